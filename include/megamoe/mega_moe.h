@@ -1,0 +1,175 @@
+// The fused mixture-of-experts layer: dispatch, Linear1, activation, Linear2 and combine in one call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "megamoe/export.h"
+#include "megamoe/group.h"
+#include "megamoe/isa.h"
+#include "megamoe/status.h"
+#include "megamoe/tensor.h"
+
+namespace megamoe {
+
+/// What all ranks of a buffer agree on. Names and defaults are those of get_symm_buffer_for_mega_moe.
+struct BufferConfig {
+  int64_t num_experts = 0;              ///< E, experts of all ranks together
+  int64_t num_max_tokens_per_rank = 0;  ///< most tokens one rank passes in one call
+  int64_t num_topk = 0;                 ///< K, slots per token
+  int64_t hidden = 0;                   ///< H
+  int64_t intermediate_hidden = 0;      ///< I, width after the gated activation
+  int64_t max_recv_token_num = 0;       ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * min(K, E_local)
+  int dispatch_quant_mode = 0;          ///< 0 none, 2 int8 per token
+  DType dispatch_quant_out_dtype = DType::kUndefined;
+  int combine_quant_mode = 0;
+  std::string comm_alg;
+  int topk_weights_type = 0;
+  int topo_type = 0;
+  int rank_num_per_server = 2;
+  int combine_comm_mode = 0;
+  std::string profile = "cpu";  ///< whose limits hold
+};
+
+/// What each rank chooses for itself.
+struct BufferOptions {
+  int threads = 0;  ///< threads of this rank; 0 = physical cores divided by the ranks of this host, at least 1
+  std::optional<Isa> isa;  ///< kernels of this level; absent = default_isa()
+  std::chrono::milliseconds deadline{60000};  ///< longest time one wait for other ranks may take
+  bool trace = false;                         ///< record when each thread did what, see CallTrace
+};
+
+/// One span of one thread in the last call.
+struct TraceSpan {
+  enum class Stage : int32_t { kExchange, kDispatch, kPrepare, kLinear1, kRequantise, kLinear2, kCombine, kWait };
+  Stage stage;
+  int32_t thread;
+  int64_t begin_ns;  ///< CLOCK_MONOTONIC
+  int64_t end_ns;
+};
+MEGAMOE_API const char* trace_stage_name(TraceSpan::Stage stage);
+
+class MegaMoe;
+
+/// The memory through which the ranks of a group exchange rows, and this rank's threads. Creation is collective;
+/// destruction is not. One call at a time; several layers may share one buffer.
+class MEGAMOE_API SymmBuffer {
+ public:
+  static Result<std::shared_ptr<SymmBuffer>> create(const Group& group, const BufferConfig& config,
+                                                    const BufferOptions& options = {});
+  ~SymmBuffer();
+  SymmBuffer(const SymmBuffer&) = delete;
+  SymmBuffer& operator=(const SymmBuffer&) = delete;
+
+  /// Leaves the group. Idempotent, local, never waits for other ranks; later calls return kClosed.
+  void destroy();
+
+  int rank() const;
+  int world_size() const;
+  int threads() const;
+  Isa isa() const;
+  const BufferConfig& config() const;
+  int64_t experts_per_rank() const;
+  /// Rows this rank can receive in one call.
+  int64_t capacity() const;
+  /// Bytes of symmetric memory of one rank, equal to mega_moe_ccl_buffer_size of the same settings.
+  int64_t ccl_buffer_size() const;
+  /// Takes part in the next call with an error found before it (a plan that could not be made), so that every rank
+  /// returns that error instead of waiting. Collective in place of MegaMoe::run.
+  Status refuse_call(const Status& why);
+  /// Spans of the last call, empty without BufferOptions::trace.
+  std::vector<TraceSpan> trace() const;
+
+  class Impl;
+  Impl& impl() const { return *impl_; }
+
+ private:
+  explicit SymmBuffer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Bytes of symmetric memory one rank needs (get_mega_moe_ccl_buffer_size). Exact in 64 bits; overflow is an error.
+MEGAMOE_API Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& config);
+
+/// Raw weights of one linear layer of this rank's experts: one stacked tensor or one tensor per expert.
+struct LinearWeights {
+  std::vector<TensorView> weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
+  std::vector<TensorView> scale;   ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
+  bool k_last = false;             ///< the reduction dimension is the last one
+};
+
+/// Weights in the layout the kernels read. Made once, used by any number of buffers and threads.
+class MEGAMOE_API PackedWeights {
+ public:
+  /// Packs Linear1 (N = 2I: gate columns first, then up; `gated` false for gelu) or Linear2. `threads` 0 = all cores.
+  static Result<std::shared_ptr<const PackedWeights>> pack_linear1(const LinearWeights& weights, bool gated = true,
+                                                                   int threads = 0);
+  static Result<std::shared_ptr<const PackedWeights>> pack_linear2(const LinearWeights& weights, int threads = 0);
+  ~PackedWeights();
+
+  DType dtype() const;
+  int64_t experts() const;
+  int64_t k() const;
+  int64_t n() const;
+  int64_t bytes() const;  ///< memory held
+
+  class Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  explicit PackedWeights(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Activation between the two linear layers, by the name of the operator documents.
+struct Activation {
+  std::string name = "swiglu";        ///< swiglu, swiglustep, swigluoai, situglu, gelu
+  std::optional<double> clamp;        ///< absent or 0 = not clamped; negative or NaN is an error
+  std::optional<double> alpha;        ///< swigluoai, default 1.702
+  std::optional<double> beta;         ///< swigluoai (default 1), situglu
+  std::optional<double> linear_beta;  ///< situglu
+};
+
+/// The layer of one rank: weights packed or raw. Exactly one of each pair is set.
+struct Layer {
+  std::shared_ptr<const PackedWeights> packed1, packed2;
+  LinearWeights weight1, weight2;  ///< raw weights stay the caller's and must outlive the MegaMoe
+  Activation activation;
+};
+
+/// Tensors of one call. T may differ between ranks and may be 0.
+struct CallArgs {
+  TensorView x;              ///< (T, H) bfloat16
+  TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
+  TensorView topk_weights;   ///< (T, K) float32 or bfloat16
+  TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0
+  TensorRef y;               ///< (T, H) bfloat16
+  TensorRef expert_token_nums;  ///< (E_local,) int32, optional
+};
+
+/// A planned layer on a buffer: all arguments checked once, kernels chosen, sizes known.
+class MEGAMOE_API MegaMoe {
+ public:
+  static Result<std::unique_ptr<MegaMoe>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
+  ~MegaMoe();
+
+  /// Runs the layer. Collective over the ranks of the buffer. On an error nothing is written to y or expert_token_nums.
+  Status run(const CallArgs& args);
+
+  /// The plan as text, one "key: value" per line: scenario, kernels, blocks, buffer bytes.
+  std::string describe() const;
+  /// The same as key-value pairs, in order.
+  std::vector<std::pair<std::string, std::string>> description() const;
+
+  class Impl;
+
+ private:
+  explicit MegaMoe(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace megamoe

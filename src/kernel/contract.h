@@ -1,0 +1,121 @@
+// The contract between the pipeline and the kernels of one instruction-set level: plain function pointers over plain
+// memory. Nothing here is SIMD; everything in isa/<name>/ implements it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "megamoe/isa.h"
+
+namespace megamoe::kernel {
+
+/// Columns of one weight panel. For a gated Linear1 a panel holds 16 gate columns and then the 16 up columns of the
+/// same outputs, so one tile yields activated outputs.
+inline constexpr int kPanelColumns = 32;
+inline constexpr int kGatedColumns = kPanelColumns / 2;
+
+/// The two compute families. A panel of either is dwords [ceil(K / pack)][32 columns]: bf16 holds 2 consecutive k of
+/// one column in a dword, s8 holds 4; k past K is zero.
+enum class Family : int { kBf16 = 0, kS8 = 1 };
+inline constexpr int kFamilyCount = 2;
+
+constexpr int k_per_dword(Family family) { return family == Family::kBf16 ? 2 : 4; }
+constexpr int64_t panel_bytes(Family family, int64_t k) {
+  return (k + k_per_dword(family) - 1) / k_per_dword(family) * kPanelColumns * 4;
+}
+
+/// A row tile of activations in the form the tile function reads.
+struct PackRows {
+  const void* codes;      ///< first row: bf16 or s8 codes, k per row
+  ptrdiff_t row_bytes;    ///< distance between rows
+  int rows;               ///< 1 .. max_rows
+  int64_t k;
+  void* out;              ///< packed_bytes(rows, k) bytes, 64-byte aligned
+};
+
+/// C[rows][32] = A[rows][k] x panel[k][32], as float (bf16 family) or int32 (s8 family). The value of a row depends on
+/// that row and the panel alone, bit for bit, whatever `rows` is.
+struct Tile {
+  const void* a;               ///< from pack_rows
+  int rows;
+  int64_t k;
+  const void* panel;           ///< 64-byte aligned
+  const int32_t* column_sums;  ///< s8 family: sum over k of each of the 32 columns
+  void* c;                     ///< [rows][32] float or int32, 64-byte aligned
+  const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working, or null
+  int64_t prefetch_bytes;      ///< how many of them to spread over this tile
+};
+
+/// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
+struct Gemm {
+  const char* name;  ///< "bf16_f32_12x32_avx512"
+  Isa isa;
+  Family family;
+  int max_rows;
+  size_t (*packed_bytes)(int rows, int64_t k);
+  void (*pack_rows)(const PackRows&);
+  void (*tile)(const Tile&);
+};
+
+/// Activations by the names of the operator documents; see activation/.
+enum class ActivationKind : int { kSwiglu = 0, kSwigluStep, kSwigluOai, kSituGlu, kGelu };
+inline constexpr int kActivationCount = 5;
+
+struct ActivationParams {
+  float clamp = 3.40282347e+38f;  ///< FLT_MAX = not clamped
+  float alpha = 1.702f;
+  float beta = 1.0f;
+  float linear_beta = 0.0f;  ///< 0 = the linear branch of situglu is not bounded
+};
+
+/// How a tile of accumulators becomes values: which roundings stand where (operator document, arithmetic).
+enum class EpilogueKind : int {
+  kBf16 = 0,        ///< float sums; Linear1 rounds to bf16 before and after the activation
+  kScaledInt32 = 1  ///< int32 sums x column scale x row scale in float; the activation result stays float
+};
+inline constexpr int kEpilogueCount = 2;
+
+/// Linear1: C tile -> activated outputs.
+struct Linear1Epilogue {
+  const void* c;               ///< [rows][32]; gated: 16 gate then 16 up columns
+  int rows;
+  int outputs;                 ///< valid outputs of the panel: 1 .. 16 gated, 1 .. 32 for gelu
+  const float* column_scales;  ///< [32] in panel order, kScaledInt32 only
+  const float* row_scales;     ///< [rows], kScaledInt32 only
+  const ActivationParams* params;
+  void* out;                   ///< bf16 (kBf16) or float (kScaledInt32); row r at out + r * out_row_bytes
+  ptrdiff_t out_row_bytes;
+};
+
+/// Linear2: C tile -> bf16 values, each row to its own place.
+struct Linear2Epilogue {
+  const void* c;  ///< [rows][32]
+  int rows;
+  int outputs;    ///< 1 .. 32
+  const float* column_scales;
+  const float* row_scales;
+  uint16_t* const* out;  ///< [rows] where column 0 of this panel goes
+};
+
+/// Combine of one token: y = bf16(sum over slots in order of fl(row * weight)), in float, multiply then add.
+struct CombineRow {
+  const uint16_t* const* rows;  ///< [slots] bf16 rows of h elements
+  const float* weights;         ///< [slots]
+  int slots;                    ///< 0 writes zeros
+  int64_t h;
+  uint16_t* out;
+};
+
+/// Everything one level offers besides matrix tiles.
+struct RowOps {
+  const char* name;  ///< level name
+  Isa isa;
+  void (*linear1[kEpilogueCount][kActivationCount])(const Linear1Epilogue&);
+  void (*linear2[kEpilogueCount])(const Linear2Epilogue&);
+  /// s = fl32(max/127), q = RNE(fl32(x/s)), zero row s = 0 and q = 0. A NaN element becomes code 0; see docs/numerics.md.
+  void (*int8_per_token_bf16)(const uint16_t* x, int64_t n, int8_t* codes, float* scale);
+  void (*int8_per_token_f32)(const float* x, int64_t n, int8_t* codes, float* scale);
+  void (*combine)(const CombineRow&);
+};
+
+}  // namespace megamoe::kernel

@@ -1,0 +1,20 @@
+// Which kernels exist and which one a level uses. kernels.inc has one line per kernel; declarations, dispatch, tests
+// and benchmarks are generated from it.
+#pragma once
+
+#include <span>
+
+#include "kernel/contract.h"
+
+namespace megamoe::kernel {
+
+/// Every matrix kernel built into the library, lowest level first.
+std::span<const Gemm* const> all_gemms();
+/// Every table of row operations, lowest level first.
+std::span<const RowOps* const> all_row_ops();
+
+/// The kernel of the highest level not above `isa`.
+const Gemm& gemm_for(Family family, Isa isa);
+const RowOps& row_ops_for(Isa isa);
+
+}  // namespace megamoe::kernel

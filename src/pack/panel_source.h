@@ -1,0 +1,68 @@
+// Where the panels of one linear layer come from: packed memory, or raw weights packed into a strip on demand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernel/contract.h"
+#include "megamoe/mega_moe.h"
+
+namespace megamoe::pack {
+
+/// One panel ready for a tile function.
+struct Panel {
+  const std::byte* codes;       ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
+  const int32_t* column_sums;   ///< [32], s8 family only, else null
+  const float* column_scales;   ///< [32] in panel order, scenarios with channel scales only, else null
+};
+
+/// Geometry of a linear layer in panels.
+struct Geometry {
+  DType dtype = DType::kUndefined;
+  kernel::Family family = kernel::Family::kBf16;
+  int64_t experts = 0;
+  int64_t k = 0;
+  int64_t n = 0;       ///< columns as stored: 2I for a gated Linear1
+  bool gated = false;  ///< panels pair gate columns [0, n/2) with up columns [n/2, n)
+
+  int64_t outputs() const { return gated ? n / 2 : n; }
+  int outputs_per_panel() const { return gated ? kernel::kGatedColumns : kernel::kPanelColumns; }
+  int64_t panels() const { return (outputs() + outputs_per_panel() - 1) / outputs_per_panel(); }
+  /// Stored column of panel column j (0..31), or -1 for padding.
+  int64_t column(int64_t panel, int j) const {
+    if (!gated) {
+      const int64_t c = panel * kernel::kPanelColumns + j;
+      return c < n ? c : -1;
+    }
+    const int64_t c = panel * kernel::kGatedColumns + j % kernel::kGatedColumns;
+    if (c >= n / 2) return -1;
+    return j < kernel::kGatedColumns ? c : c + n / 2;
+  }
+};
+
+class PanelSource {
+ public:
+  virtual ~PanelSource() = default;
+  const Geometry& geometry() const { return geometry_; }
+  /// The panel. `strip` is strip_bytes() bytes of the calling thread, 64-byte aligned, overwritten by sources that decode.
+  virtual Panel panel(int64_t expert, int64_t index, std::byte* strip) const = 0;
+  virtual int64_t strip_bytes() const = 0;
+  /// Address of the stored panel for prefetching, or null where panels are made on demand.
+  virtual const std::byte* stored(int64_t expert, int64_t index) const = 0;
+
+ protected:
+  explicit PanelSource(const Geometry& geometry) : geometry_(geometry) {}
+  Geometry geometry_;
+};
+
+/// Checks weights and scales ("weight1[3] has shape ...: expected ...") and derives the geometry. `name` is "weight1" or
+/// "weight2"; scales are named "weight_scales1" / "weight_scales2".
+Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name);
+
+/// Panels of raw weights, packed on demand. The tensors must outlive the source.
+Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name);
+/// Panels of packed weights.
+std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights);
+
+}  // namespace megamoe::pack
