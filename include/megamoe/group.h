@@ -14,15 +14,16 @@ namespace comm {
 class GroupState;
 }
 
-/// A handle of one rank on its group. Cheap to copy. Creating a buffer on a group is collective over its ranks.
+/// A handle of one rank on its group. Cheap to copy. Creating a buffer on a group is collective over its
+/// ranks.
 class MEGAMOE_API Group {
  public:
   /// A group of one rank.
   static Group self();
   /// `size` ranks in this process; every handle is to be used from its own thread.
   static Result<std::vector<Group>> local(int size);
-  /// `size` processes of this host. `key` names the group: all its processes give the same key, and no other group
-  /// of the same user does at the same time. Processes meet when they create a buffer.
+  /// `size` processes of this host. `key` names the group: all its processes give the same key, and no other
+  /// group of the same user does at the same time. Processes meet when they create a buffer.
   static Result<Group> shm(const std::string& key, int rank, int size);
 
   int rank() const;

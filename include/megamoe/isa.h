@@ -27,8 +27,8 @@ MEGAMOE_API const char* isa_name(Isa isa);
 MEGAMOE_API const std::vector<IsaInfo>& isa_levels();
 /// Level of a name; an error lists the known names, or says why this machine cannot run it.
 MEGAMOE_API Result<Isa> isa_from_name(std::string_view name);
-/// The level in use: the environment variable MEGAMOE_ISA if set, else the best runnable level for this CPU model.
-/// An unknown or unsupported value of the variable is an error.
+/// The level in use: the environment variable MEGAMOE_ISA if set, else the best runnable level for this CPU
+/// model. An unknown or unsupported value of the variable is an error.
 MEGAMOE_API Result<Isa> default_isa();
 /// One sentence that says why default_isa() is what it is.
 MEGAMOE_API std::string default_isa_reason();

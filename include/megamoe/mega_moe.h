@@ -23,8 +23,9 @@ struct BufferConfig {
   int64_t num_topk = 0;                 ///< K, slots per token
   int64_t hidden = 0;                   ///< H
   int64_t intermediate_hidden = 0;      ///< I, width after the gated activation
-  int64_t max_recv_token_num = 0;       ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * min(K, E_local)
-  int dispatch_quant_mode = 0;          ///< 0 none, 2 int8 per token
+  int64_t max_recv_token_num =
+      0;  ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * min(K, E_local)
+  int dispatch_quant_mode = 0;  ///< 0 none, 2 int8 per token
   DType dispatch_quant_out_dtype = DType::kUndefined;
   int combine_quant_mode = 0;
   std::string comm_alg;
@@ -37,15 +38,25 @@ struct BufferConfig {
 
 /// What each rank chooses for itself.
 struct BufferOptions {
-  int threads = 0;  ///< threads of this rank; 0 = physical cores divided by the ranks of this host, at least 1
-  std::optional<Isa> isa;  ///< kernels of this level; absent = default_isa()
+  int threads =
+      0;  ///< threads of this rank; 0 = physical cores divided by the ranks of this host, at least 1
+  std::optional<Isa> isa;                     ///< kernels of this level; absent = default_isa()
   std::chrono::milliseconds deadline{60000};  ///< longest time one wait for other ranks may take
   bool trace = false;                         ///< record when each thread did what, see CallTrace
 };
 
 /// One span of one thread in the last call.
 struct TraceSpan {
-  enum class Stage : int32_t { kExchange, kDispatch, kPrepare, kLinear1, kRequantise, kLinear2, kCombine, kWait };
+  enum class Stage : int32_t {
+    kExchange,
+    kDispatch,
+    kPrepare,
+    kLinear1,
+    kRequantise,
+    kLinear2,
+    kCombine,
+    kWait
+  };
   Stage stage;
   int32_t thread;
   int64_t begin_ns;  ///< CLOCK_MONOTONIC
@@ -55,8 +66,8 @@ MEGAMOE_API const char* trace_stage_name(TraceSpan::Stage stage);
 
 class MegaMoe;
 
-/// The memory through which the ranks of a group exchange rows, and this rank's threads. Creation is collective;
-/// destruction is not. One call at a time; several layers may share one buffer.
+/// The memory through which the ranks of a group exchange rows, and this rank's threads. Creation is
+/// collective; destruction is not. One call at a time; several layers may share one buffer.
 class MEGAMOE_API SymmBuffer {
  public:
   static Result<std::shared_ptr<SymmBuffer>> create(const Group& group, const BufferConfig& config,
@@ -78,8 +89,8 @@ class MEGAMOE_API SymmBuffer {
   int64_t capacity() const;
   /// Bytes of symmetric memory of one rank, equal to mega_moe_ccl_buffer_size of the same settings.
   int64_t ccl_buffer_size() const;
-  /// Takes part in the next call with an error found before it (a plan that could not be made), so that every rank
-  /// returns that error instead of waiting. Collective in place of MegaMoe::run.
+  /// Takes part in the next call with an error found before it (a plan that could not be made), so that every
+  /// rank returns that error instead of waiting. Collective in place of MegaMoe::run.
   Status refuse_call(const Status& why);
   /// Spans of the last call, empty without BufferOptions::trace.
   std::vector<TraceSpan> trace() const;
@@ -92,23 +103,28 @@ class MEGAMOE_API SymmBuffer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Bytes of symmetric memory one rank needs (get_mega_moe_ccl_buffer_size). Exact in 64 bits; overflow is an error.
+/// Bytes of symmetric memory one rank needs (get_mega_moe_ccl_buffer_size). Exact in 64 bits; overflow is an
+/// error.
 MEGAMOE_API Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& config);
 
 /// Raw weights of one linear layer of this rank's experts: one stacked tensor or one tensor per expert.
 struct LinearWeights {
-  std::vector<TensorView> weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
-  std::vector<TensorView> scale;   ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
-  bool k_last = false;             ///< the reduction dimension is the last one
+  std::vector<TensorView>
+      weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
+  std::vector<TensorView>
+      scale;            ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
+  bool k_last = false;  ///< the reduction dimension is the last one
 };
 
 /// Weights in the layout the kernels read. Made once, used by any number of buffers and threads.
 class MEGAMOE_API PackedWeights {
  public:
-  /// Packs Linear1 (N = 2I: gate columns first, then up; `gated` false for gelu) or Linear2. `threads` 0 = all cores.
-  static Result<std::shared_ptr<const PackedWeights>> pack_linear1(const LinearWeights& weights, bool gated = true,
+  /// Packs Linear1 (N = 2I: gate columns first, then up; `gated` false for gelu) or Linear2. `threads` 0 =
+  /// all cores.
+  static Result<std::shared_ptr<const PackedWeights>> pack_linear1(const LinearWeights& weights,
+                                                                   bool gated = true, int threads = 0);
+  static Result<std::shared_ptr<const PackedWeights>> pack_linear2(const LinearWeights& weights,
                                                                    int threads = 0);
-  static Result<std::shared_ptr<const PackedWeights>> pack_linear2(const LinearWeights& weights, int threads = 0);
   ~PackedWeights();
 
   DType dtype() const;
@@ -157,7 +173,8 @@ class MEGAMOE_API MegaMoe {
   static Result<std::unique_ptr<MegaMoe>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
   ~MegaMoe();
 
-  /// Runs the layer. Collective over the ranks of the buffer. On an error nothing is written to y or expert_token_nums.
+  /// Runs the layer. Collective over the ranks of the buffer. On an error nothing is written to y or
+  /// expert_token_nums.
   Status run(const CallArgs& args);
 
   /// The plan as text, one "key: value" per line: scenario, kernels, blocks, buffer bytes.

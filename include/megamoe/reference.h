@@ -1,4 +1,5 @@
-// The operators in plain loops with double accumulation: slow, obvious, shipped, and sharing no code with the fast path.
+// The operators in plain loops with double accumulation: slow, obvious, shipped, and sharing no code with the
+// fast path.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +18,27 @@ struct RankInput {
   LinearWeights weight1, weight2;
 };
 
-/// Intermediate values of one rank, for finding the first stage that differs. Row-major; rows of one expert together,
-/// experts ascending, inside an expert by source rank, then token, then slot.
+/// Intermediate values of one rank, for finding the first stage that differs. Row-major; rows of one expert
+/// together, experts ascending, inside an expert by source rank, then token, then slot.
 struct Stages {
-  std::vector<int64_t> home;            ///< (rows, 3): rank, token, slot
-  std::vector<float> token_codes;       ///< (rows, H) codes as numbers
-  std::vector<float> token_scales;      ///< (rows,), 1 where the scenario has none
-  std::vector<float> linear1;           ///< (rows, N1) as the activation sees it
-  std::vector<float> activated;         ///< (rows, I)
-  std::vector<float> requantised;       ///< (rows, I) codes as numbers
+  std::vector<int64_t> home;              ///< (rows, 3): rank, token, slot
+  std::vector<float> token_codes;         ///< (rows, H) codes as numbers
+  std::vector<float> token_scales;        ///< (rows,), 1 where the scenario has none
+  std::vector<float> linear1;             ///< (rows, N1) as the activation sees it
+  std::vector<float> activated;           ///< (rows, I)
+  std::vector<float> requantised;         ///< (rows, I) codes as numbers
   std::vector<float> requantised_scales;  ///< (rows,)
-  std::vector<float> linear2;           ///< (rows, H) bf16 values
+  std::vector<float> linear2;             ///< (rows, H) bf16 values
 };
 
-/// The mega_moe operator over all ranks of a group in one call: MegaMoE document, data flow, with the roundings written out.
-/// Products are summed in double. Writes y and expert_token_nums of every rank; `stages`, if given, gets one entry per rank.
-MEGAMOE_API Status mega_moe(const BufferConfig& config, const Activation& activation, std::vector<RankInput>& ranks,
-                            std::vector<Stages>* stages = nullptr);
+/// The mega_moe operator over all ranks of a group in one call: MegaMoE document, data flow, with the
+/// roundings written out. Products are summed in double. Writes y and expert_token_nums of every rank;
+/// `stages`, if given, gets one entry per rank.
+MEGAMOE_API Status mega_moe(const BufferConfig& config, const Activation& activation,
+                            std::vector<RankInput>& ranks, std::vector<Stages>* stages = nullptr);
 
-/// s = fl32(max|x| / 127), q = RNE(fl32(x / s)); a zero row has s = 0 and q = 0. x (T, H) bfloat16 or float32.
+/// s = fl32(max|x| / 127), q = RNE(fl32(x / s)); a zero row has s = 0 and q = 0. x (T, H) bfloat16 or
+/// float32.
 MEGAMOE_API Status int8_per_token(const TensorView& x, const TensorRef& codes, const TensorRef& scale);
 
 }  // namespace megamoe::reference

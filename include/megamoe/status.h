@@ -13,17 +13,17 @@ namespace megamoe {
 /// Kind of an error. Numeric values are part of the C interface and of the exchange between ranks.
 enum class Code : int32_t {
   kOk = 0,
-  kInvalidArgument = 1,   ///< an argument has a wrong value, shape or layout
-  kInvalidType = 2,       ///< an argument has a wrong data type
-  kUnsupported = 3,       ///< valid by the documents, not available in this build or on this machine
-  kCapacity = 4,          ///< more tokens than the buffer has room for
-  kSettingsDiffer = 5,    ///< the ranks of a group were created with different settings
-  kPeerFailed = 6,        ///< another rank died, failed or left
-  kTimedOut = 7,          ///< a wait passed its deadline
-  kOutOfMemory = 8,       ///< memory could not be reserved
-  kSystem = 9,            ///< the operating system refused something
-  kClosed = 10,           ///< the object was destroyed
-  kDataLoss = 11,         ///< a file is truncated or malformed
+  kInvalidArgument = 1,  ///< an argument has a wrong value, shape or layout
+  kInvalidType = 2,      ///< an argument has a wrong data type
+  kUnsupported = 3,      ///< valid by the documents, not available in this build or on this machine
+  kCapacity = 4,         ///< more tokens than the buffer has room for
+  kSettingsDiffer = 5,   ///< the ranks of a group were created with different settings
+  kPeerFailed = 6,       ///< another rank died, failed or left
+  kTimedOut = 7,         ///< a wait passed its deadline
+  kOutOfMemory = 8,      ///< memory could not be reserved
+  kSystem = 9,           ///< the operating system refused something
+  kClosed = 10,          ///< the object was destroyed
+  kDataLoss = 11,        ///< a file is truncated or malformed
 };
 
 /// Name of a code as it stands in messages, for example "invalid argument".
@@ -50,7 +50,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT: implicit by design
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT
 
   bool is_ok() const { return state_.index() == 0; }
@@ -69,8 +69,8 @@ class [[nodiscard]] Result {
 };
 
 /// Returns early from a function that returns Status or Result when `expression` is not ok.
-#define MEGAMOE_RETURN_IF_ERROR(expression)                        \
-  do {                                                             \
+#define MEGAMOE_RETURN_IF_ERROR(expression)                                                                 \
+  do {                                                                                                      \
     if (::megamoe::Status megamoe_status_ = (expression); !megamoe_status_.is_ok()) return megamoe_status_; \
   } while (false)
 

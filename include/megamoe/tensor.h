@@ -26,7 +26,8 @@ MEGAMOE_API const char* dtype_name(DType dtype);
 MEGAMOE_API DType dtype_from_name(std::string_view name);
 /// Bits of one element; 0 for kUndefined.
 MEGAMOE_API int dtype_bits(DType dtype);
-/// Number of the operator documents (1 int8, 23 e5m2, 24 e4m3fn, 296 e2m1, 28 undefined); -1 where there is none.
+/// Number of the operator documents (1 int8, 23 e5m2, 24 e4m3fn, 296 e2m1, 28 undefined); -1 where there is
+/// none.
 MEGAMOE_API int dtype_op_code(DType dtype);
 /// Type of an operator number (28 gives kUndefined); an error for a number that names no type.
 MEGAMOE_API Result<DType> dtype_from_op_code(int code);

@@ -14,7 +14,8 @@ Result<Pages> Pages::allocate(size_t bytes, bool huge) {
   if (bytes == 0) return pages;
   constexpr size_t kHugePage = size_t{2} << 20;
   const size_t rounded = round_up(bytes, huge && bytes >= kHugePage ? kHugePage : 4096);
-  void* address = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* address =
+      mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     return Status(Code::kOutOfMemory,
                   "cannot map " + std::to_string(rounded) + " bytes of memory: " + std::strerror(errno));

@@ -19,11 +19,15 @@ constexpr FormatRow kFormats[] = {
 constexpr int kFormatCount = static_cast<int>(std::size(kFormats));
 constexpr int kUndefinedOpCode = 28;
 
-bool known(DType dtype) { return static_cast<int>(dtype) >= 0 && static_cast<int>(dtype) < kFormatCount; }
+bool known(DType dtype) {
+  return static_cast<int>(dtype) >= 0 && static_cast<int>(dtype) < kFormatCount;
+}
 
 }  // namespace
 
-const char* dtype_name(DType dtype) { return known(dtype) ? kFormats[static_cast<int>(dtype)].name : "undefined"; }
+const char* dtype_name(DType dtype) {
+  return known(dtype) ? kFormats[static_cast<int>(dtype)].name : "undefined";
+}
 
 DType dtype_from_name(std::string_view name) {
   for (int i = 0; i < kFormatCount; ++i) {
@@ -32,9 +36,13 @@ DType dtype_from_name(std::string_view name) {
   return DType::kUndefined;
 }
 
-int dtype_bits(DType dtype) { return known(dtype) ? kFormats[static_cast<int>(dtype)].bits : 0; }
+int dtype_bits(DType dtype) {
+  return known(dtype) ? kFormats[static_cast<int>(dtype)].bits : 0;
+}
 
-int dtype_op_code(DType dtype) { return known(dtype) ? kFormats[static_cast<int>(dtype)].code : kUndefinedOpCode; }
+int dtype_op_code(DType dtype) {
+  return known(dtype) ? kFormats[static_cast<int>(dtype)].code : kUndefinedOpCode;
+}
 
 Result<DType> dtype_from_op_code(int code) {
   if (code == kUndefinedOpCode) return DType::kUndefined;
@@ -44,15 +52,18 @@ Result<DType> dtype_from_op_code(int code) {
     if (kFormats[i].code == code) return static_cast<DType>(i);
     expected += std::to_string(kFormats[i].code) + " (" + kFormats[i].name + "), ";
   }
-  return Status(Code::kInvalidArgument, "type code " + std::to_string(code) + ": expected " + expected + "or " +
-                                            std::to_string(kUndefinedOpCode) + " (undefined)");
+  return Status(Code::kInvalidArgument, "type code " + std::to_string(code) + ": expected " + expected +
+                                            "or " + std::to_string(kUndefinedOpCode) + " (undefined)");
 }
 
 const char* layout_name(Layout layout) {
   switch (layout) {
-    case Layout::kNd: return "ND";
-    case Layout::kFractalNz: return "FRACTAL_NZ";
-    case Layout::kFractalNzC0_32: return "FRACTAL_NZ_C0_32";
+    case Layout::kNd:
+      return "ND";
+    case Layout::kFractalNz:
+      return "FRACTAL_NZ";
+    case Layout::kFractalNzC0_32:
+      return "FRACTAL_NZ_C0_32";
   }
   return "unknown";
 }

@@ -13,7 +13,7 @@ namespace megamoe::comm {
 
 /// What one rank announces before any row moves.
 struct LocalRecord {
-  Status status;                    ///< an argument error found locally travels to every rank
+  Status status;  ///< an argument error found locally travels to every rank
   int64_t tokens = 0;
   std::span<const uint32_t> counts;  ///< [experts] rows this rank sends to each expert of the group
 };
@@ -39,9 +39,9 @@ class CallMatrix {
 /// Bytes of one record for a number of experts, a multiple of 64.
 size_t record_bytes(int64_t experts);
 
-/// Publishes `local` for the session's current call and gathers all records into `matrix`. Returns the same verdict on
-/// every rank: the first bad status ("rank 2: topk_ids[3][1] = 64: ..."), or too many rows for some rank's capacity with
-/// needed and available numbers; or this rank's view of a failure.
+/// Publishes `local` for the session's current call and gathers all records into `matrix`. Returns the same
+/// verdict on every rank: the first bad status ("rank 2: topk_ids[3][1] = 64: ..."), or too many rows for
+/// some rank's capacity with needed and available numbers; or this rank's view of a failure.
 Status exchange(Session& session, const SymmLayout& layout, const LocalRecord& local, CallMatrix& matrix);
 
 }  // namespace megamoe::comm

@@ -1,5 +1,6 @@
-// The memory of one rank that its peers write into: one struct computes every offset, and everyone who touches the
-// memory uses it. n is the number of the call; records exist in two generations, everything else once.
+// The memory of one rank that its peers write into: one struct computes every offset, and everyone who
+// touches the memory uses it. n is the number of the call; records exist in two generations, everything else
+// once.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +17,18 @@ struct LayoutInput {
   int64_t experts_per_rank = 0;  ///< most experts of one rank
   int64_t max_tokens = 0;        ///< per rank and call
   int64_t topk = 0;
-  int64_t capacity = 0;          ///< rows one rank can receive
-  int64_t block_rows = 0;        ///< rows counted by one arrival counter
-  int64_t code_row_bytes = 0;    ///< one row of token codes
-  int64_t scale_row_bytes = 0;   ///< scales of one row of token codes, 0 = none
-  int64_t slot_row_bytes = 0;    ///< one combine row
+  int64_t capacity = 0;         ///< rows one rank can receive
+  int64_t block_rows = 0;       ///< rows counted by one arrival counter
+  int64_t code_row_bytes = 0;   ///< one row of token codes
+  int64_t scale_row_bytes = 0;  ///< scales of one row of token codes, 0 = none
+  int64_t slot_row_bytes = 0;   ///< one combine row
 };
 
 /// Where a row came from and goes back to.
 struct RowHome {
   int32_t rank;
-  int32_t slot;
+  int16_t slot;
+  int16_t used_slots;  ///< slots of this token that are used: the count its combine waits for
   int64_t token;
 };
 
@@ -50,7 +52,8 @@ struct SymmLayout {
   /// Blocks of all local experts together never exceed this.
   int64_t max_blocks() const { return input.capacity / input.block_rows + input.experts_per_rank; }
   size_t record(uint64_t call, int64_t source) const {
-    return records + ((call & 1) * static_cast<size_t>(input.ranks) + static_cast<size_t>(source)) * record_bytes;
+    return records +
+           ((call & 1) * static_cast<size_t>(input.ranks) + static_cast<size_t>(source)) * record_bytes;
   }
 
   /// Exact in 64 bits; overflow is an error with the sizes that caused it.

@@ -17,7 +17,8 @@
 
 namespace megamoe::comm {
 
-/// Settings every rank must agree on, as (field, value) text in a fixed order; the library version is added by open().
+/// Settings every rank must agree on, as (field, value) text in a fixed order; the library version is added
+/// by open().
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 struct SessionOptions {
@@ -31,10 +32,11 @@ const char* stage_name(Stage stage);
 
 class Session {
  public:
-  /// Collective: exchanges settings, maps the segments of all ranks (zeroed, reserved up front). A difference in settings
-  /// is the same error on every rank: field, ranks and both values. A rank that does not come is named.
-  static Result<std::unique_ptr<Session>> open(const Group& group, size_t segment_bytes, const Settings& settings,
-                                               const SessionOptions& options);
+  /// Collective: exchanges settings, maps the segments of all ranks (zeroed, reserved up front). A difference
+  /// in settings is the same error on every rank: field, ranks and both values. A rank that does not come is
+  /// named.
+  static Result<std::unique_ptr<Session>> open(const Group& group, size_t segment_bytes,
+                                               const Settings& settings, const SessionOptions& options);
   ~Session();
 
   int rank() const;
@@ -43,28 +45,30 @@ class Session {
   std::byte* segment(int rank) const;
   Transport& transport() const;
 
-  /// Starts call n = last call + 1 and returns n. An error at once when the session is broken, closed, or a peer has
-  /// failed or closed before this call. Not thread safe: one call at a time.
+  /// Starts call n = last call + 1 and returns n. An error at once when the session is broken, closed, or a
+  /// peer has failed or closed before this call. Not thread safe: one call at a time.
   Result<uint64_t> begin_call();
   /// Marks call n as left: this rank owes nothing more for it.
   void end_call();
   uint64_t current_call() const;
 
-  /// Blocks until ready() is true: spins, then sleeps on this rank's bell with a short time-out; every round also checks
-  /// peers' states, peers' processes and the deadline. May be called by any number of threads of the rank at once.
-  /// After a failure every wait of the session returns that failure.
+  /// Blocks until ready() is true: spins, then sleeps on this rank's bell with a short time-out; every round
+  /// also checks peers' states, peers' processes and the deadline. May be called by any number of threads of
+  /// the rank at once. After a failure every wait of the session returns that failure.
   template <class Ready>
   Status wait_until(Ready&& ready, Stage stage) {
-    return wait_impl([](void* f) { return (*static_cast<std::remove_reference_t<Ready>*>(f))(); }, &ready, stage);
+    return wait_impl([](void* f) { return (*static_cast<std::remove_reference_t<Ready>*>(f))(); }, &ready,
+                     stage);
   }
 
-  /// Adds `n` to a uint32 counter at `offset` of `rank`'s segment with release order, then wakes that rank's sleepers.
+  /// Adds `n` to a uint32 counter at `offset` of `rank`'s segment with release order, then wakes that rank's
+  /// sleepers.
   void add(int rank, size_t offset, uint32_t n);
   /// Wakes the sleeping waits of a rank (this one included), after a store they may wait for.
   void ring(int rank);
 
-  /// Marks this session broken: state = failed with the reason, peers' waits woken. Returns the failure to report. The
-  /// first reason stays.
+  /// Marks this session broken: state = failed with the reason, peers' waits woken. Returns the failure to
+  /// report. The first reason stays.
   Status fail(Code code, int culprit, Stage stage, const std::string& reason);
   /// The failure, or ok.
   Status broken() const;

@@ -1,5 +1,5 @@
-// The contract between the pipeline and the kernels of one instruction-set level: plain function pointers over plain
-// memory. Nothing here is SIMD; everything in isa/<name>/ implements it.
+// The contract between the pipeline and the kernels of one instruction-set level: plain function pointers
+// over plain memory. Nothing here is SIMD; everything in isa/<name>/ implements it.
 #pragma once
 
 #include <cstddef>
@@ -9,34 +9,36 @@
 
 namespace megamoe::kernel {
 
-/// Columns of one weight panel. For a gated Linear1 a panel holds 16 gate columns and then the 16 up columns of the
-/// same outputs, so one tile yields activated outputs.
+/// Columns of one weight panel. For a gated Linear1 a panel holds 16 gate columns and then the 16 up columns
+/// of the same outputs, so one tile yields activated outputs.
 inline constexpr int kPanelColumns = 32;
 inline constexpr int kGatedColumns = kPanelColumns / 2;
 
-/// The two compute families. A panel of either is dwords [ceil(K / pack)][32 columns]: bf16 holds 2 consecutive k of
-/// one column in a dword, s8 holds 4; k past K is zero.
+/// The two compute families. A panel of either is dwords [ceil(K / pack)][32 columns]: bf16 holds 2
+/// consecutive k of one column in a dword, s8 holds 4; k past K is zero.
 enum class Family : int { kBf16 = 0, kS8 = 1 };
 inline constexpr int kFamilyCount = 2;
 
-constexpr int k_per_dword(Family family) { return family == Family::kBf16 ? 2 : 4; }
+constexpr int k_per_dword(Family family) {
+  return family == Family::kBf16 ? 2 : 4;
+}
 constexpr int64_t panel_bytes(Family family, int64_t k) {
   return (k + k_per_dword(family) - 1) / k_per_dword(family) * kPanelColumns * 4;
 }
 
 /// A row tile of activations in the form the tile function reads.
 struct PackRows {
-  const void* codes;      ///< first row: bf16 or s8 codes, k per row
-  ptrdiff_t row_bytes;    ///< distance between rows
-  int rows;               ///< 1 .. max_rows
+  const void* codes;    ///< first row: bf16 or s8 codes, k per row
+  ptrdiff_t row_bytes;  ///< distance between rows
+  int rows;             ///< 1 .. max_rows
   int64_t k;
-  void* out;              ///< packed_bytes(rows, k) bytes, 64-byte aligned
+  void* out;  ///< packed_bytes(rows, k) bytes, 64-byte aligned
 };
 
-/// C[rows][32] = A[rows][k] x panel[k][32], as float (bf16 family) or int32 (s8 family). The value of a row depends on
-/// that row and the panel alone, bit for bit, whatever `rows` is.
+/// C[rows][32] = A[rows][k] x panel[k][32], as float (bf16 family) or int32 (s8 family). The value of a row
+/// depends on that row and the panel alone, bit for bit, whatever `rows` is.
 struct Tile {
-  const void* a;               ///< from pack_rows
+  const void* a;  ///< from pack_rows
   int rows;
   int64_t k;
   const void* panel;           ///< 64-byte aligned
@@ -77,13 +79,13 @@ inline constexpr int kEpilogueCount = 2;
 
 /// Linear1: C tile -> activated outputs.
 struct Linear1Epilogue {
-  const void* c;               ///< [rows][32]; gated: 16 gate then 16 up columns
+  const void* c;  ///< [rows][32]; gated: 16 gate then 16 up columns
   int rows;
   int outputs;                 ///< valid outputs of the panel: 1 .. 16 gated, 1 .. 32 for gelu
   const float* column_scales;  ///< [32] in panel order, kScaledInt32 only
   const float* row_scales;     ///< [rows], kScaledInt32 only
   const ActivationParams* params;
-  void* out;                   ///< bf16 (kBf16) or float (kScaledInt32); row r at out + r * out_row_bytes
+  void* out;  ///< bf16 (kBf16) or float (kScaledInt32); row r at out + r * out_row_bytes
   ptrdiff_t out_row_bytes;
 };
 
@@ -91,7 +93,7 @@ struct Linear1Epilogue {
 struct Linear2Epilogue {
   const void* c;  ///< [rows][32]
   int rows;
-  int outputs;    ///< 1 .. 32
+  int outputs;  ///< 1 .. 32
   const float* column_scales;
   const float* row_scales;
   uint16_t* const* out;  ///< [rows] where column 0 of this panel goes
@@ -112,7 +114,8 @@ struct RowOps {
   Isa isa;
   void (*linear1[kEpilogueCount][kActivationCount])(const Linear1Epilogue&);
   void (*linear2[kEpilogueCount])(const Linear2Epilogue&);
-  /// s = fl32(max/127), q = RNE(fl32(x/s)), zero row s = 0 and q = 0. A NaN element becomes code 0; see docs/numerics.md.
+  /// s = fl32(max/127), q = RNE(fl32(x/s)), zero row s = 0 and q = 0. A NaN element becomes code 0; see
+  /// docs/numerics.md.
   void (*int8_per_token_bf16)(const uint16_t* x, int64_t n, int8_t* codes, float* scale);
   void (*int8_per_token_f32)(const float* x, int64_t n, int8_t* codes, float* scale);
   void (*combine)(const CombineRow&);

@@ -1,5 +1,5 @@
-// Which kernels exist and which one a level uses. kernels.inc has one line per kernel; declarations, dispatch, tests
-// and benchmarks are generated from it.
+// Which kernels exist and which one a level uses. kernels.inc has one line per kernel; declarations,
+// dispatch, tests and benchmarks are generated from it.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Where the panels of one linear layer come from: packed memory, or raw weights packed into a strip on demand.
+// Where the panels of one linear layer come from: packed memory, or raw weights packed into a strip on
+// demand.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +13,9 @@ namespace megamoe::pack {
 
 /// One panel ready for a tile function.
 struct Panel {
-  const std::byte* codes;       ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
-  const int32_t* column_sums;   ///< [32], s8 family only, else null
-  const float* column_scales;   ///< [32] in panel order, scenarios with channel scales only, else null
+  const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
+  const int32_t* column_sums;  ///< [32], s8 family only, else null
+  const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
 };
 
 /// Geometry of a linear layer in panels.
@@ -45,7 +46,8 @@ class PanelSource {
  public:
   virtual ~PanelSource() = default;
   const Geometry& geometry() const { return geometry_; }
-  /// The panel. `strip` is strip_bytes() bytes of the calling thread, 64-byte aligned, overwritten by sources that decode.
+  /// The panel. `strip` is strip_bytes() bytes of the calling thread, 64-byte aligned, overwritten by sources
+  /// that decode.
   virtual Panel panel(int64_t expert, int64_t index, std::byte* strip) const = 0;
   virtual int64_t strip_bytes() const = 0;
   /// Address of the stored panel for prefetching, or null where panels are made on demand.
@@ -56,8 +58,8 @@ class PanelSource {
   Geometry geometry_;
 };
 
-/// Checks weights and scales ("weight1[3] has shape ...: expected ...") and derives the geometry. `name` is "weight1" or
-/// "weight2"; scales are named "weight_scales1" / "weight_scales2".
+/// Checks weights and scales ("weight1[3] has shape ...: expected ...") and derives the geometry. `name` is
+/// "weight1" or "weight2"; scales are named "weight_scales1" / "weight_scales2".
 Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name);
 
 /// Panels of raw weights, packed on demand. The tensors must outlive the source.
