@@ -114,6 +114,9 @@ struct LinearWeights {
   std::vector<TensorView>
       scale;            ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
   bool k_last = false;  ///< the reduction dimension is the last one
+  /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up` the up
+  /// columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
+  std::vector<TensorView> up;
 };
 
 /// Weights in the layout the kernels read. Made once, used by any number of buffers and threads.

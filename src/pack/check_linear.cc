@@ -1,0 +1,178 @@
+// Checks of the weights and scales of one linear layer, and the geometry that follows from them.
+#include <algorithm>
+#include <string>
+
+#include "base/memory.h"
+#include "pack/panel_source.h"
+
+namespace megamoe::pack {
+namespace {
+
+// Longest reduction whose sum of products of any two int8 codes fits into int32.
+constexpr int64_t kMaxInt8Reduction = INT32_MAX / (128 * 128);
+
+std::string text(int64_t value) {
+  return std::to_string(value);
+}
+
+Status invalid(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
+
+std::string indexed(const std::string& name, size_t index, size_t count) {
+  return count > 1 ? name + "[" + std::to_string(index) + "]" : name;
+}
+
+/// Sizes of one list of weights.
+struct Sizes {
+  int64_t experts = 0;
+  int64_t k = 0;
+  int64_t n = 0;
+};
+
+Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last, const std::string& name) {
+  const char* const matrix = k_last ? "(N, K)" : "(K, N)";
+  if (tensors.empty()) {
+    return invalid(name + " has no tensors: expected one stacked tensor or one per local expert");
+  }
+  const TensorView& first = tensors[0];
+  const bool stacked = tensors.size() == 1 && first.dims == 3;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& t = tensors[i];
+    const std::string who = indexed(name, i, tensors.size());
+    if (t.dtype != DType::kBFloat16 && t.dtype != DType::kInt8) {
+      return Status(Code::kInvalidType,
+                    who + " has type " + dtype_name(t.dtype) + ": expected bfloat16 or int8");
+    }
+    if (t.dtype != first.dtype) {
+      return Status(Code::kInvalidType, who + " has type " + dtype_name(t.dtype) + ": expected " +
+                                            dtype_name(first.dtype) + " like " + name + "[0]");
+    }
+    if (t.layout != Layout::kNd && t.layout != Layout::kFractalNz) {
+      return invalid(who + " has layout " + layout_name(t.layout) + ": expected ND or FRACTAL_NZ");
+    }
+    if (t.layout != first.layout) {
+      return invalid(who + " has layout " + layout_name(t.layout) + ": expected " +
+                     layout_name(first.layout) + " like " + name + "[0]");
+    }
+    if (!stacked && t.dims != 2) {
+      const std::string expected = tensors.size() > 1
+                                       ? std::string("2 dimensions ") + matrix + " in a list of tensors"
+                                       : std::string(k_last ? "(E, N, K)" : "(E, K, N)") + " or " + matrix;
+      return invalid(who + " has shape " + t.shape_text() + ": expected " + expected);
+    }
+    for (int d = 0; d < t.dims; ++d) {
+      if (t.shape[d] < (stacked && d == 0 ? 0 : 1)) {
+        return invalid(who + " has shape " + t.shape_text() + ": expected sizes of at least 1");
+      }
+    }
+    if (!stacked && (t.shape[0] != first.shape[0] || t.shape[1] != first.shape[1])) {
+      return invalid(who + " has shape " + t.shape_text() + ": expected " + first.shape_text() + " like " +
+                     name + "[0]");
+    }
+    if (t.data == nullptr && !(stacked && t.shape[0] == 0)) {
+      return invalid(who + " has no data: expected memory of shape " + t.shape_text());
+    }
+  }
+  Sizes sizes;
+  sizes.experts = stacked ? first.shape[0] : static_cast<int64_t>(tensors.size());
+  sizes.k = first.shape[first.dims - (k_last ? 1 : 2)];
+  sizes.n = first.shape[first.dims - (k_last ? 2 : 1)];
+  return sizes;
+}
+
+Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, const std::string& name) {
+  if (g.dtype == DType::kBFloat16) {
+    if (scales.empty()) return Status::ok();
+    return invalid(name + " has " + std::to_string(scales.size()) +
+                   " tensors: expected none with bfloat16 weights");
+  }
+  const std::string row = TensorView(nullptr, DType::kFloat32, {g.n}).shape_text();
+  const std::string stacked_shape = TensorView(nullptr, DType::kFloat32, {g.experts, g.n}).shape_text();
+  if (scales.empty()) {
+    return invalid(name + " has no tensors: expected uint64 or float32 " + stacked_shape +
+                   " with int8 weights");
+  }
+  const bool stacked = scales.size() == 1 && scales[0].dims == 2;
+  if (!stacked && static_cast<int64_t>(scales.size()) != g.experts) {
+    return invalid(name + " has " + std::to_string(scales.size()) + " tensors: expected one of shape " +
+                   stacked_shape + " or " + text(g.experts) + " of shape " + row);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const TensorView& t = scales[i];
+    const std::string who = indexed(name, i, scales.size());
+    if (t.dtype != DType::kUInt64 && t.dtype != DType::kFloat32) {
+      return Status(Code::kInvalidType,
+                    who + " has type " + dtype_name(t.dtype) + ": expected uint64 or float32");
+    }
+    if (t.layout != Layout::kNd) {
+      return invalid(who + " has layout " + layout_name(t.layout) + ": expected ND");
+    }
+    const bool fits =
+        stacked ? t.shape[0] == g.experts && t.shape[1] == g.n : t.dims == 1 && t.shape[0] == g.n;
+    if (!fits) {
+      return invalid(who + " has shape " + t.shape_text() + ": expected " + (stacked ? stacked_shape : row));
+    }
+    if (t.data == nullptr && g.experts > 0) {
+      return invalid(who + " has no data: expected memory of shape " + t.shape_text());
+    }
+  }
+  return Status::ok();
+}
+
+/// Every later size in bytes is below experts * panels * (panel bytes + 256), so checking that one is enough.
+bool sizes_fit(const Geometry& g) {
+  constexpr int64_t kMaxDimension = int64_t{1} << 48;
+  if (g.experts > kMaxDimension || g.k > kMaxDimension || g.n > kMaxDimension) return false;
+  int64_t bytes = 0;
+  return !__builtin_mul_overflow(kernel::panel_bytes(g.family, g.k) + 256, g.panels(), &bytes) &&
+         !__builtin_mul_overflow(bytes, std::max<int64_t>(g.experts, 1), &bytes);
+}
+
+}  // namespace
+
+Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name) {
+  const std::string who = name;
+  auto sizes = check_tensors(weights.weight, weights.k_last, who);
+  if (!sizes) return sizes.status();
+
+  Geometry g;
+  g.dtype = weights.weight[0].dtype;
+  g.family = g.dtype == DType::kBFloat16 ? kernel::Family::kBf16 : kernel::Family::kS8;
+  g.experts = sizes->experts;
+  g.k = sizes->k;
+  g.n = sizes->n;
+  g.gated = gated;
+  const std::string shape = weights.weight[0].shape_text();
+
+  if (!weights.up.empty()) {
+    if (!gated) return invalid(who + " has separate up tensors: expected none without a gated activation");
+    auto up = check_tensors(weights.up, weights.k_last, who + ".up");
+    if (!up) return up.status();
+    if (weights.up[0].dtype != g.dtype) {
+      return Status(Code::kInvalidType, who + ".up has type " + dtype_name(weights.up[0].dtype) +
+                                            ": expected " + dtype_name(g.dtype) + " like the gate tensors");
+    }
+    if (up->experts != g.experts || up->k != g.k || up->n != g.n) {
+      return invalid(who + ".up has " + std::to_string(weights.up.size()) + " tensors of shape " +
+                     weights.up[0].shape_text() + ": expected " + std::to_string(weights.weight.size()) +
+                     " of shape " + shape + " like the gate tensors");
+    }
+    g.n *= 2;
+  } else if (gated && g.n % 2 != 0) {
+    return invalid(who + " has shape " + shape + ": expected an even N, gate and up columns side by side");
+  }
+  if (g.family == kernel::Family::kS8 && g.k > kMaxInt8Reduction) {
+    return invalid(who + " has shape " + shape + ": expected K of at most " + text(kMaxInt8Reduction) +
+                   " with int8, so that sums fit into 32 bits");
+  }
+  if (!sizes_fit(g)) {
+    return invalid(who + " has shape " + shape + ": expected a size in bytes below 2^63");
+  }
+  std::string scale_name = who;
+  scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
+  if (Status status = check_scales(weights.scale, g, scale_name); !status) return status;
+  return g;
+}
+
+}  // namespace megamoe::pack

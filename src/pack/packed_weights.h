@@ -1,0 +1,34 @@
+// The memory behind PackedWeights.
+#pragma once
+
+#include <memory>
+
+#include "base/memory.h"
+#include "pack/panel_source.h"
+
+namespace megamoe {
+
+/// One allocation: panels [expert][panel], then with the s8 family column sums [expert][panel][32], then with
+/// channel scales the scales [expert][panel][32].
+class PackedWeights::Impl {
+ public:
+  static Result<std::unique_ptr<Impl>> pack(const LinearWeights& weights, bool gated, const char* name,
+                                            int threads);
+
+  const pack::Geometry& geometry() const { return geometry_; }
+  size_t bytes() const { return memory_.bytes(); }
+  pack::Panel panel(int64_t expert, int64_t index) const {
+    const int64_t i = expert * geometry_.panels() + index;
+    return {memory_.data() + i * panel_bytes_, sums_ == nullptr ? nullptr : sums_ + i * kernel::kPanelColumns,
+            scales_ == nullptr ? nullptr : scales_ + i * kernel::kPanelColumns};
+  }
+
+ private:
+  pack::Geometry geometry_;
+  int64_t panel_bytes_ = 0;
+  base::Pages memory_;
+  int32_t* sums_ = nullptr;
+  float* scales_ = nullptr;
+};
+
+}  // namespace megamoe

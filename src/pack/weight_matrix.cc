@@ -1,0 +1,60 @@
+// Where the weights and scales of one expert lie in the caller's memory.
+#include "pack/weight_matrix.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/memory.h"
+
+namespace megamoe::pack {
+namespace {
+
+constexpr int64_t kFractalRows = 16;
+constexpr int64_t kFractalRowBytes = 32;
+
+}  // namespace
+
+WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert) {
+  const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
+  const TensorView& t = stacked ? tensors[0] : tensors[static_cast<size_t>(expert)];
+  const int row_dim = t.dims - 2, column_dim = t.dims - 1;
+  const int64_t rows = t.shape[row_dim], columns = t.shape[column_dim];
+  const int64_t element = dtype_bits(t.dtype) / 8;
+
+  // Steps of the matrix as stored, rows x columns.
+  struct Axis {
+    int64_t step, block, block_step;
+  } row, column;
+  int64_t expert_step;
+  if (t.layout == Layout::kNd) {
+    row = {t.strides[row_dim], rows, 0};
+    column = {t.strides[column_dim], columns, 0};
+    expert_step = stacked ? t.strides[0] : 0;
+  } else {
+    // Columns are cut into blocks of C0; a block holds all rows one after the other.
+    const int64_t c0 = kFractalRowBytes / element;
+    const int64_t block = base::ceil_div(rows, kFractalRows) * kFractalRows * c0;
+    row = {c0, rows, 0};
+    column = {1, c0, block};
+    expert_step = stacked ? base::ceil_div(columns, c0) * block : 0;
+  }
+  const Axis& k = k_last ? column : row;
+  const Axis& n = k_last ? row : column;
+  return {static_cast<const std::byte*>(t.data) + expert * expert_step * element,
+          k.step,
+          n.step,
+          k.block,
+          n.block,
+          k.block_step,
+          n.block_step};
+}
+
+float channel_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column) {
+  const bool stacked = scales.size() == 1 && scales[0].dims == 2;
+  const TensorView& t = stacked ? scales[0] : scales[static_cast<size_t>(expert)];
+  const int64_t index = stacked ? expert * t.strides[0] + column * t.strides[1] : column * t.strides[0];
+  if (t.dtype == DType::kFloat32) return static_cast<const float*>(t.data)[index];
+  return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint64_t*>(t.data)[index]));
+}
+
+}  // namespace megamoe::pack

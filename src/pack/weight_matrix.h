@@ -1,0 +1,34 @@
+// Where the weights and scales of one expert lie in the caller's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "megamoe/mega_moe.h"
+
+namespace megamoe::pack {
+
+/// One K x N matrix. Its memory is a grid of blocks; inside a block both steps are constant. ND has one
+/// block.
+struct WeightMatrix {
+  const std::byte* data = nullptr;
+  int64_t k_step = 0;  ///< elements from (k, n) to (k + 1, n) inside a block
+  int64_t n_step = 0;
+  int64_t k_block = 0;       ///< k per block; a multiple of 4 unless it covers all of K
+  int64_t n_block = 0;       ///< columns per block
+  int64_t k_block_step = 0;  ///< elements from one block to the next along K
+  int64_t n_block_step = 0;
+
+  int64_t offset(int64_t k, int64_t n) const {
+    return k / k_block * k_block_step + k % k_block * k_step + n / n_block * n_block_step +
+           n % n_block * n_step;
+  }
+};
+
+/// Matrix of one expert in a list that holds one stacked tensor or one tensor per expert.
+WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert);
+
+/// Float32 scale of one expert's column, from float32 or from the low half of uint64.
+float channel_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column);
+
+}  // namespace megamoe::pack
