@@ -1,0 +1,80 @@
+# The commands of this repository; `make help` lists them. Each works on a machine that has nothing but make: what is
+# missing is installed first.
+
+SHELL := /bin/sh
+.SHELLFLAGS := -euc
+.DEFAULT_GOAL := help
+
+JOBS ?= $(shell nproc)
+VENV := .venv/bin/python
+# Recursive variables: read when a recipe starts, after the set-up has installed what they look for.
+LAUNCHER = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+CONFIGURE = CXX="$$(scripts/find_cxx.sh)" cmake --log-level=WARNING $(LAUNCHER)
+WITH_PYTHON = -DMEGAMOE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/$(VENV)" \
+  -Dnanobind_DIR="$$($(VENV) -m nanobind --cmake_dir)"
+COMPILE = cmake --build --parallel $(JOBS) --preset
+CTEST = ctest --output-on-failure --parallel $(JOBS) --preset
+CXX_FILES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h' '*.inc' '*.c'
+
+.PHONY: run
+run: setup ## Build, then run the trained example on four ranks and print one table
+	@$(CONFIGURE) --preset release
+	@$(COMPILE) release --target megamoe_cli
+	build/release/bin/megamoe run examples/tiny_moe/checkpoint --input examples/tiny_moe/captured.safetensors \
+	  --scenario all --ranks 4 --transport shm
+
+.PHONY: test
+test: build ## Build, then run all C++ and Python tests but the long ones
+	@status=0; $(CTEST) release --label-exclude long || status=$$?; \
+	  $(VENV) -m pytest || status=$$?; \
+	  exit $$status
+
+.PHONY: build
+build: setup-python ## Build the release preset: library, tool, tests, Python extension
+	@$(CONFIGURE) --preset release $(WITH_PYTHON)
+	@$(COMPILE) release
+
+.PHONY: bench
+bench: setup ## Measure two model shapes next to the ceilings of this machine
+	@$(CONFIGURE) --preset release
+	@$(COMPILE) release --target megamoe_cli
+	build/release/bin/megamoe bench --shape 2048x768x128x8 --tokens 1,4,16,64,256,1024 --scenario all
+	build/release/bin/megamoe bench --shape 2880x2880x32x4 --tokens 1,4,16,64,256,1024 --scenario all
+
+.PHONY: format
+format: setup-python ## Rewrite the C++ sources in the house style
+	@$(CXX_FILES) | grep -v '^third_party/' | xargs .venv/bin/clang-format -i
+
+.PHONY: check
+check: build ## Check layers, format, documents, symbols, instructions and the installed package
+	$(VENV) scripts/check_layers.py
+	$(VENV) scripts/check_text.py
+	@$(CXX_FILES) | grep -v '^third_party/' | xargs .venv/bin/clang-format --dry-run -Werror
+	$(VENV) scripts/check_symbols.py build/release
+	$(VENV) scripts/check_disassembly.py build/release
+	scripts/check_install.sh build/release
+
+.PHONY: test-long
+test-long: build ## Run the long C++ tests too
+	@$(CTEST) release
+
+.PHONY: asan ubsan tsan
+asan ubsan tsan: setup ## Build the C++ tests under a sanitizer and run them
+	@$(CONFIGURE) --preset $@
+	@$(COMPILE) $@
+	@$(CTEST) $@ --label-exclude long
+
+.PHONY: tidy
+tidy: build ## Run clang-tidy over the sources (slow)
+	@git ls-files -- 'src/*.cc' | grep -v '^src/kernel/isa/' | \
+	  xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release
+
+.PHONY: setup setup-python
+setup: ## Install missing system packages
+	@scripts/setup.sh
+setup-python: ## Install missing system packages and make .venv
+	@scripts/setup.sh --python
+
+.PHONY: help
+help: ## List the commands
+	@sed -n 's/^\([a-z][a-z -]*\):[^#]*## \(.*\)/\1\t\2/p' Makefile | expand -t 20
