@@ -77,9 +77,9 @@ install_python() {
   "$python" -m venv --clear .venv || fail "$python cannot make a virtual environment"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-test.txt ||
     fail "pip could not install requirements-test.txt"
-  # The package is used from the source tree; the build puts the extension module beside it.
+  # The release build lays out an importable package in its own folder.
   site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  printf '%s\n' "$PWD/python" >"$site/megamoe-source.pth"
+  printf '%s\n' "$PWD/build/release/python" >"$site/megamoe-build.pth"
   printf '%s\n' "$wanted" >.venv/.installed
 }
 
