@@ -57,24 +57,52 @@ float read_scale(const TensorView& tensor, int64_t offset) {
              : std::bit_cast<float>(static_cast<uint32_t>(element<uint64_t>(tensor, offset)));
 }
 
-}  // namespace
-
-Status check_linear(const LinearWeights& weights, int index, int64_t experts, int64_t k, int64_t n) {
-  const std::string name = "weight" + std::to_string(index);
-  MEGAMOE_RETURN_IF_ERROR(check_count(weights.weight, name, experts));
+// One list of matrices (k, n), all of the type of the first one of the layer.
+Status check_matrices(const std::vector<TensorView>& tensors, const std::string& name,
+                      const LinearWeights& weights, int64_t experts, int64_t k, int64_t n) {
+  MEGAMOE_RETURN_IF_ERROR(check_count(tensors, name, experts));
   const int64_t rows = weights.k_last ? n : k;
   const int64_t cols = weights.k_last ? k : n;
-  for (size_t i = 0; i < weights.weight.size(); ++i) {
-    const TensorView& tensor = weights.weight[i];
-    const std::string at = indexed(name, i, weights.weight.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorView& tensor = tensors[i];
+    const std::string at = indexed(name, i, tensors.size());
     MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {DType::kBFloat16, DType::kInt8}));
     MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {weights.weight[0].dtype}));
     MEGAMOE_RETURN_IF_ERROR(check_layout(tensor, at));
-    if (weights.weight.size() == 1 && (experts != 1 || tensor.dims == 3)) {
+    if (tensors.size() == 1 && (experts != 1 || tensor.dims == 3)) {
       MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {experts, rows, cols}));
     } else {
       MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {rows, cols}));
     }
+  }
+  return Status::ok();
+}
+
+// Puts one expert's stored matrix (k, n) into columns [first, first + n) of `matrix`.
+void read_columns(const std::vector<TensorView>& tensors, bool k_last, int64_t expert, int64_t n,
+                  int64_t first, ExpertMatrix& matrix) {
+  const TensorView& tensor = tensors[is_stacked(tensors, 3) ? 0 : expert];
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t at = k_last ? matrix_offset(tensor, expert, j, i) : matrix_offset(tensor, expert, i, j);
+      matrix.weight[i * matrix.n + first + j] = read_weight(tensor, at);
+    }
+  }
+}
+
+}  // namespace
+
+Status check_linear(const LinearWeights& weights, int index, bool gated, int64_t experts, int64_t k,
+                    int64_t n) {
+  const std::string name = "weight" + std::to_string(index);
+  if (weights.up.empty()) {
+    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.weight, name, weights, experts, k, n));
+  } else if (!gated) {
+    return Status(Code::kInvalidArgument, name + ".up has " + std::to_string(weights.up.size()) +
+                                              " tensors: expected none without a gated activation");
+  } else {
+    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.weight, name, weights, experts, k, n / 2));
+    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.up, name + ".up", weights, experts, k, n / 2));
   }
 
   const std::string scale_name = "weight_scales" + std::to_string(index);
@@ -102,14 +130,11 @@ ExpertMatrix read_expert(const LinearWeights& weights, int64_t expert, int64_t k
   matrix.k = k;
   matrix.n = n;
   matrix.weight.resize(static_cast<size_t>(k * n));
-  const bool stacked = is_stacked(weights.weight, 3);
-  const TensorView& tensor = weights.weight[stacked ? 0 : expert];
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t at =
-          weights.k_last ? matrix_offset(tensor, expert, j, i) : matrix_offset(tensor, expert, i, j);
-      matrix.weight[i * n + j] = read_weight(tensor, at);
-    }
+  if (weights.up.empty()) {
+    read_columns(weights.weight, weights.k_last, expert, n, 0, matrix);
+  } else {
+    read_columns(weights.weight, weights.k_last, expert, n / 2, 0, matrix);
+    read_columns(weights.up, weights.k_last, expert, n / 2, n / 2, matrix);
   }
   if (weights.scale.empty()) return matrix;
   matrix.scale.resize(static_cast<size_t>(n));

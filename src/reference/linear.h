@@ -11,7 +11,9 @@
 namespace megamoe::reference {
 
 /// Checks weights and scales of `experts` matrices (k, n). `index` is 1 or 2: "weight1", "weight_scales1".
-Status check_linear(const LinearWeights& weights, int index, int64_t experts, int64_t k, int64_t n);
+/// Only a `gated` layer may have its up columns in tensors of their own.
+Status check_linear(const LinearWeights& weights, int index, bool gated, int64_t experts, int64_t k,
+                    int64_t n);
 
 /// One expert's matrix: weight (k, n) row-major whatever the layout it came from, and the scale of each
 /// column.

@@ -185,11 +185,11 @@ Result<Problem> check_problem(const BufferConfig& config, const Activation& acti
       return ranks.size() == 1 ? status
                                : Status(status.code(), "rank " + std::to_string(r) + ": " + status.message());
     };
-    Status status =
-        check_linear(rank.weight1, 1, problem.experts_per_rank, problem.hidden, problem.linear1_width);
+    Status status = check_linear(rank.weight1, 1, problem.activation.gated(), problem.experts_per_rank,
+                                 problem.hidden, problem.linear1_width);
     if (status.is_ok()) {
-      status =
-          check_linear(rank.weight2, 2, problem.experts_per_rank, problem.activated_width, problem.hidden);
+      status = check_linear(rank.weight2, 2, false, problem.experts_per_rank, problem.activated_width,
+                            problem.hidden);
     }
     if (status.is_ok()) status = check_call(config, problem, rank.call);
     if (!status.is_ok()) return with_rank(status);

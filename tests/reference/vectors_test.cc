@@ -102,8 +102,10 @@ RankInput rank_of(const cli::Case& test, int rank) {
   input.call.topk_ids = view("topk_ids");
   input.call.topk_weights = view("topk_weights");
   input.call.x_active_mask = view("x_active_mask");
-  input.weight1 = {list("weight1"), list("weight_scales1")};
-  input.weight2 = {list("weight2"), list("weight_scales2")};
+  input.weight1.weight = list("weight1");
+  input.weight1.scale = list("weight_scales1");
+  input.weight2.weight = list("weight2");
+  input.weight2.scale = list("weight_scales2");
   return input;
 }
 
