@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "activation/params.h"
 #include "megamoe/isa.h"
 
 namespace megamoe::kernel {
@@ -44,8 +45,9 @@ struct Tile {
   const void* panel;           ///< 64-byte aligned
   const int32_t* column_sums;  ///< s8 family: sum over k of each of the 32 columns
   void* c;                     ///< [rows][32] float or int32, 64-byte aligned
-  const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working, or null
-  int64_t prefetch_bytes;      ///< how many of them to spread over this tile
+  const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working; null: what
+                              ///< follows in memory 4 KiB ahead of the place the tile reads
+  int64_t prefetch_bytes;  ///< how many of them to spread over this tile
 };
 
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
@@ -59,16 +61,9 @@ struct Gemm {
   void (*tile)(const Tile&);
 };
 
-/// Activations by the names of the operator documents; see activation/.
-enum class ActivationKind : int { kSwiglu = 0, kSwigluStep, kSwigluOai, kSituGlu, kGelu };
-inline constexpr int kActivationCount = 5;
-
-struct ActivationParams {
-  float clamp = 3.40282347e+38f;  ///< FLT_MAX = not clamped
-  float alpha = 1.702f;
-  float beta = 1.0f;
-  float linear_beta = 0.0f;  ///< 0 = the linear branch of situglu is not bounded
-};
+using activation::ActivationKind;
+using activation::ActivationParams;
+using activation::kActivationCount;
 
 /// How a tile of accumulators becomes values: which roundings stand where (operator document, arithmetic).
 enum class EpilogueKind : int {

@@ -1,0 +1,69 @@
+// CPUID and XCR0, read without help from the operating system's own lists.
+#include "base/cpu.h"
+
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace megamoe::base {
+
+#if defined(__x86_64__)
+namespace {
+
+uint64_t read_xcr0() {
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+constexpr uint64_t kXcr0Ymm = 0x6;   // SSE and AVX state
+constexpr uint64_t kXcr0Zmm = 0xe6;  // and opmask, upper zmm halves, zmm16-31
+
+}  // namespace
+
+Cpu detect_cpu() {
+  Cpu cpu;
+  unsigned eax, ebx, ecx, edx;
+  if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx)) return cpu;
+  std::memcpy(cpu.vendor, &ebx, 4);
+  std::memcpy(cpu.vendor + 4, &edx, 4);
+  std::memcpy(cpu.vendor + 8, &ecx, 4);
+
+  if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return cpu;
+  cpu.family = (eax >> 8) & 15;
+  cpu.model = (eax >> 4) & 15;
+  if (cpu.family == 15) cpu.family += (eax >> 20) & 255;
+  if (cpu.family == 6 || cpu.family >= 15) cpu.model += ((eax >> 16) & 15) << 4;
+  const auto add = [&cpu](bool present, uint32_t feature) { cpu.features |= present ? feature : 0; };
+  add(ecx >> 12 & 1, kCpuFma);
+  if (ecx >> 27 & 1) {
+    const uint64_t xcr0 = read_xcr0();
+    add((xcr0 & kXcr0Ymm) == kXcr0Ymm, kOsYmm);
+    add((xcr0 & kXcr0Zmm) == kXcr0Zmm, kOsZmm);
+  }
+
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return cpu;
+  const unsigned subleaves = eax;
+  add(ebx >> 5 & 1, kCpuAvx2);
+  add(ebx >> 16 & 1, kCpuAvx512F);
+  add(ebx >> 17 & 1, kCpuAvx512Dq);
+  add(ebx >> 30 & 1, kCpuAvx512Bw);
+  add(ebx >> 31 & 1, kCpuAvx512Vl);
+  add(ecx >> 11 & 1, kCpuAvx512Vnni);
+  if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) add(eax >> 5 & 1, kCpuAvx512Bf16);
+  return cpu;
+}
+#else
+Cpu detect_cpu() {
+  return {};
+}
+#endif
+
+const Cpu& this_cpu() {
+  static const Cpu cpu = detect_cpu();
+  return cpu;
+}
+
+}  // namespace megamoe::base

@@ -1,0 +1,34 @@
+// What the CPU offers and the operating system lets programs use.
+#pragma once
+
+#include <cstdint>
+
+namespace megamoe::base {
+
+/// Features as bits, so that a level's needs are one mask.
+enum CpuFeature : uint32_t {
+  kCpuAvx2 = 1u << 0,
+  kCpuFma = 1u << 1,
+  kCpuAvx512F = 1u << 2,
+  kCpuAvx512Bw = 1u << 3,
+  kCpuAvx512Vl = 1u << 4,
+  kCpuAvx512Dq = 1u << 5,
+  kCpuAvx512Vnni = 1u << 6,
+  kCpuAvx512Bf16 = 1u << 7,
+  kOsYmm = 1u << 8,  ///< the operating system saves the upper halves of 256-bit registers
+  kOsZmm = 1u << 9,  ///< ... and the 512-bit and mask registers
+};
+
+struct Cpu {
+  char vendor[13] = "";  ///< "AuthenticAMD", "GenuineIntel"; empty where CPUID does not exist
+  int family = 0;        ///< base plus extended family
+  int model = 0;         ///< base plus extended model
+  uint32_t features = 0;
+};
+
+/// Reads CPUID and XCR0. Costs microseconds; see this_cpu().
+Cpu detect_cpu();
+/// detect_cpu(), once per process.
+const Cpu& this_cpu();
+
+}  // namespace megamoe::base

@@ -1,0 +1,162 @@
+// Instruction-set levels: their needs, the table of CPU models, the environment variable.
+#include "megamoe/isa.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/isa_choice.h"
+
+namespace megamoe {
+namespace base {
+namespace {
+
+struct Feature {
+  uint32_t bit;
+  const char* name;
+};
+constexpr Feature kFeatures[] = {
+    {kCpuAvx2, "AVX2"},
+    {kCpuFma, "FMA"},
+    {kCpuAvx512F, "AVX512F"},
+    {kCpuAvx512Bw, "AVX512BW"},
+    {kCpuAvx512Vl, "AVX512VL"},
+    {kCpuAvx512Dq, "AVX512DQ"},
+    {kCpuAvx512Vnni, "AVX512_VNNI"},
+    {kCpuAvx512Bf16, "AVX512_BF16"},
+    {kOsYmm, "operating system support for 256-bit registers"},
+    {kOsZmm, "operating system support for 512-bit registers"},
+};
+
+struct Level {
+  Isa isa;
+  const char* name;
+  const char* requirement;
+  uint32_t needs;
+};
+constexpr uint32_t kAvx2Needs = kCpuAvx2 | kCpuFma | kOsYmm;
+constexpr uint32_t kAvx512Needs =
+    kAvx2Needs | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
+constexpr uint32_t kVnniNeeds = kAvx512Needs | kCpuAvx512Vnni;
+constexpr Level kLevels[kIsaCount] = {
+    {Isa::kGeneric, "generic", "nothing beyond the baseline of the architecture", 0},
+    {Isa::kAvx2, "avx2", "AVX2, FMA", kAvx2Needs},
+    {Isa::kAvx512, "avx512", "AVX512F+BW+VL+DQ", kAvx512Needs},
+    {Isa::kAvx512Vnni, "avx512_vnni", "AVX512F+BW+VL+DQ, VNNI", kVnniNeeds},
+    {Isa::kAvx512Bf16, "avx512_bf16", "AVX512F+BW+VL+DQ, VNNI, BF16", kVnniNeeds | kCpuAvx512Bf16},
+};
+constexpr const Level& level(Isa isa) {
+  return kLevels[static_cast<int>(isa)];
+}
+
+/// Models whose best level is not the highest one they can run, or where that needs a reason.
+struct Preference {
+  const char* vendor;
+  int family;   ///< -1 = any
+  Isa highest;  ///< the highest level the CPU can run
+  Isa chosen;
+  const char* reason;
+};
+constexpr Preference kPreferences[] = {
+    {"AuthenticAMD", -1, Isa::kAvx512Bf16, Isa::kAvx512Bf16,
+     "vdpbf16ps has twice the rate of fp32 FMA on it"},
+    {"GenuineIntel", -1, Isa::kAvx512Bf16, Isa::kAvx512Vnni,
+     "fp32 FMA has twice the rate of vdpbf16ps on it"},
+};
+
+std::string known_names() {
+  std::string names;
+  for (const Level& l : kLevels) names += (names.empty() ? "" : ", ") + std::string(l.name);
+  return names;
+}
+
+Result<Isa> level_of_name(const char* argument, std::string_view name) {
+  for (const Level& l : kLevels) {
+    if (name != l.name) continue;
+    const std::string missing = missing_for(l.isa, this_cpu());
+    if (missing.empty()) return l.isa;
+    return Status(Code::kUnsupported, std::string(argument) + " = " + l.name +
+                                          ": this machine cannot run it, it lacks " + missing);
+  }
+  return Status(Code::kInvalidArgument,
+                std::string(argument) + " = " + std::string(name) + ": expected one of " + known_names());
+}
+
+const IsaChoice& choice_of_this_machine() {
+  static const IsaChoice choice = choose_isa(this_cpu());
+  return choice;
+}
+
+constexpr const char* kVariable = "MEGAMOE_ISA";
+/// Value of the variable, or null when it is unset or empty.
+const char* requested_level() {
+  const char* value = std::getenv(kVariable);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
+std::string missing_for(Isa isa, const Cpu& cpu) {
+  const uint32_t missing = level(isa).needs & ~cpu.features;
+  std::string names;
+  for (const Feature& f : kFeatures) {
+    if (missing & f.bit) names += (names.empty() ? "" : ", ") + std::string(f.name);
+  }
+  return names;
+}
+
+IsaChoice choose_isa(const Cpu& cpu) {
+  Isa highest = Isa::kGeneric;
+  for (const Level& l : kLevels) {
+    if ((l.needs & ~cpu.features) == 0) highest = l.isa;
+  }
+  const std::string model = cpu.vendor[0] == '\0'
+                                ? "this CPU"
+                                : std::string(cpu.vendor) + " family " + std::to_string(cpu.family) +
+                                      " model " + std::to_string(cpu.model);
+  for (const Preference& p : kPreferences) {
+    if (std::strcmp(p.vendor, cpu.vendor) != 0 || (p.family != -1 && p.family != cpu.family)) continue;
+    if (p.highest == highest) {
+      return {p.chosen, std::string(level(p.chosen).name) + " chosen for " + model + ": " + p.reason};
+    }
+  }
+  return {highest, std::string(level(highest).name) + " is the highest level that " + model + " can run"};
+}
+
+}  // namespace base
+
+const char* isa_name(Isa isa) {
+  const int index = static_cast<int>(isa);
+  return index >= 0 && index < kIsaCount ? base::kLevels[index].name : "unknown";
+}
+
+const std::vector<IsaInfo>& isa_levels() {
+  static const std::vector<IsaInfo> levels = [] {
+    std::vector<IsaInfo> all;
+    for (const base::Level& l : base::kLevels) {
+      const std::string missing = base::missing_for(l.isa, base::this_cpu());
+      all.push_back(
+          {l.isa, l.name, l.requirement, missing.empty(), missing.empty() ? "" : "lacks " + missing});
+    }
+    return all;
+  }();
+  return levels;
+}
+
+Result<Isa> isa_from_name(std::string_view name) {
+  return base::level_of_name("isa", name);
+}
+
+Result<Isa> default_isa() {
+  if (const char* value = base::requested_level()) return base::level_of_name(base::kVariable, value);
+  return base::choice_of_this_machine().isa;
+}
+
+std::string default_isa_reason() {
+  if (const char* value = base::requested_level()) {
+    const Result<Isa> isa = base::level_of_name(base::kVariable, value);
+    return isa ? std::string(value) + " is asked for by " + base::kVariable : isa.status().message();
+  }
+  return base::choice_of_this_machine().reason;
+}
+
+}  // namespace megamoe

@@ -1,0 +1,22 @@
+// Which level a given CPU can run and which one it gets: the rules behind megamoe/isa.h, free of the machine
+// they run on so that tests can ask about other machines.
+#pragma once
+
+#include <string>
+
+#include "base/cpu.h"
+#include "megamoe/isa.h"
+
+namespace megamoe::base {
+
+struct IsaChoice {
+  Isa isa;
+  std::string reason;  ///< one sentence
+};
+
+/// What `cpu` lacks for `isa`, for example "AVX512_VNNI, AVX512_BF16"; empty if it can run it.
+std::string missing_for(Isa isa, const Cpu& cpu);
+/// The level this CPU model gets when nobody asks for one.
+IsaChoice choose_isa(const Cpu& cpu);
+
+}  // namespace megamoe::base

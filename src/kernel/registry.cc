@@ -1,0 +1,50 @@
+// The lists behind registry.h and the choice of a kernel for a level.
+#include "kernel/registry.h"
+
+#include "kernel/kernels.h"
+
+namespace megamoe::kernel {
+namespace {
+
+constexpr const Gemm* kGemms[] = {
+#define MEGAMOE_GEMM(level, symbol) &isa_##level::symbol,
+#define MEGAMOE_ROW_OPS(level)
+#include "kernel/kernels.inc"
+#undef MEGAMOE_GEMM
+#undef MEGAMOE_ROW_OPS
+};
+
+constexpr const RowOps* kRowOps[] = {
+#define MEGAMOE_GEMM(level, symbol)
+#define MEGAMOE_ROW_OPS(level) &isa_##level::row_ops,
+#include "kernel/kernels.inc"
+#undef MEGAMOE_GEMM
+#undef MEGAMOE_ROW_OPS
+};
+
+}  // namespace
+
+std::span<const Gemm* const> all_gemms() {
+  return kGemms;
+}
+std::span<const RowOps* const> all_row_ops() {
+  return kRowOps;
+}
+
+const Gemm& gemm_for(Family family, Isa isa) {
+  const Gemm* best = nullptr;
+  for (const Gemm* gemm : kGemms) {
+    if (gemm->family == family && gemm->isa <= isa && (best == nullptr || gemm->isa > best->isa)) best = gemm;
+  }
+  return *best;  // the generic level has both families
+}
+
+const RowOps& row_ops_for(Isa isa) {
+  const RowOps* best = kRowOps[0];
+  for (const RowOps* ops : kRowOps) {
+    if (ops->isa <= isa && ops->isa > best->isa) best = ops;
+  }
+  return *best;
+}
+
+}  // namespace megamoe::kernel

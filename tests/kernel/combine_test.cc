@@ -1,0 +1,68 @@
+// Combine on every level: bit for bit the ordered sum of rounded products.
+#include <cstring>
+#include <random>
+
+#include "format/bf16.h"
+#include "kernel/levels.h"
+
+namespace megamoe::kernel {
+namespace {
+
+class CombineTest : public RowOpsTest {
+ protected:
+  std::vector<uint16_t> run(const std::vector<std::vector<uint16_t>>& rows, const std::vector<float>& weights,
+                            int64_t h) {
+    std::vector<const uint16_t*> pointers;
+    for (const auto& row : rows) pointers.push_back(row.data());
+    Guarded<uint16_t> out(static_cast<size_t>(h));
+    ops().combine({pointers.data(), weights.data(), static_cast<int>(rows.size()), h, out.data()});
+    EXPECT_TRUE(out.intact());
+    return std::vector<uint16_t>(out.data(), out.data() + h);
+  }
+};
+
+TEST_P(CombineTest, OrderedSumForEveryWidthAndSlotCount) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  for (int64_t h = 1; h <= 140; ++h) {
+    for (int slots : {0, 1, 2, 3, 8}) {
+      std::vector<std::vector<uint16_t>> rows(slots, std::vector<uint16_t>(h));
+      std::vector<float> weights(slots);
+      for (auto& row : rows) {
+        for (uint16_t& v : row) v = format::bf16_from_float(normal(random));
+      }
+      for (float& w : weights) w = normal(random);
+      std::vector<uint16_t> want(h);
+      for (int64_t i = 0; i < h; ++i) {
+        float sum = 0;
+        for (int s = 0; s < slots; ++s) {
+          volatile const float product = format::bf16_to_float(rows[s][i]) * weights[s];
+          sum = s == 0 ? product : sum + product;
+        }
+        want[i] = format::bf16_from_float(sum);
+      }
+      ASSERT_EQ(run(rows, weights, h), want) << "h " << h << " slots " << slots;
+    }
+  }
+}
+
+// fl(fl(a) + fl(b)) and a fused sum differ here; so do other orders of the slots.
+TEST_P(CombineTest, NeitherFusedNorReordered) {
+  const auto bf16 = [](float x) { return std::vector<uint16_t>(33, format::bf16_from_float(x)); };
+  // fl(1.0078125 * 1.00000012) loses its last bits; 1 - that product shows them.
+  const float w = 1.00000012f;
+  volatile const float product = 1.0078125f * w;
+  const float want = -product + product;
+  EXPECT_EQ(run({bf16(-1.0078125f), bf16(1.0078125f)}, {w, w}, 33),
+            std::vector<uint16_t>(33, format::bf16_from_float(want)));
+  // Order: (2^30 + 1) - 2^30 = 0 in float, (2^30 - 2^30) + 1 = 1.
+  EXPECT_EQ(run({bf16(0x1p30f), bf16(1), bf16(-0x1p30f)}, {1, 1, 1}, 33), std::vector<uint16_t>(33, 0));
+  EXPECT_EQ(run({bf16(0x1p30f), bf16(-0x1p30f), bf16(1)}, {1, 1, 1}, 33), bf16(1));
+  // The first slot is copied, not added to +0.
+  EXPECT_EQ(run({bf16(-0.0f)}, {1}, 33), std::vector<uint16_t>(33, 0x8000));
+}
+
+INSTANTIATE_ROW_OPS(CombineTest);
+
+}  // namespace
+}  // namespace megamoe::kernel

@@ -1,0 +1,144 @@
+// Tile epilogues on every level: bf16 rounding of all values, places and counts of outputs, scales in their
+// order.
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "format/bf16.h"
+#include "kernel/levels.h"
+
+namespace megamoe::kernel {
+namespace {
+
+class EpilogueTest : public RowOpsTest {
+ protected:
+  /// Linear2 without scales is the bf16 rounding and nothing else.
+  std::vector<uint16_t> round(const std::vector<float>& values) {
+    std::vector<uint16_t> result(values.size());
+    Guarded<float> c(kPanelColumns);
+    for (size_t i = 0; i < values.size(); i += kPanelColumns) {
+      std::copy(values.begin() + i, values.begin() + i + kPanelColumns, c.data());
+      uint16_t* out = &result[i];
+      ops().linear2[0]({c.data(), 1, kPanelColumns, nullptr, nullptr, &out});
+    }
+    return result;
+  }
+};
+
+// Each bf16 value, its neighbours one unit off, both halves and their neighbours: NaN, subnormals, overflow
+// included.
+TEST_P(EpilogueTest, Bf16RoundingOfEveryPattern) {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0x0000u, 0x0001u, 0x4000u, 0x7fffu, 0x8000u, 0x8001u, 0xc000u, 0xffffu}) {
+      values.push_back(__builtin_bit_cast(float, high << 16 | low));
+    }
+  }
+  const std::vector<uint16_t> got = round(values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(got[i], format::bf16_from_float(values[i]))
+        << std::hex << __builtin_bit_cast(uint32_t, values[i]);
+  }
+}
+
+TEST_P(EpilogueTest, Linear2WritesExactlyItsOutputs) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  constexpr int kRows = 5;
+  Guarded<float> c(kRows * kPanelColumns);
+  Guarded<int32_t> sums(kRows * kPanelColumns);
+  Guarded<float> column_scales(kPanelColumns), row_scales(kRows);
+  for (int i = 0; i < kRows * kPanelColumns; ++i) {
+    c[i] = normal(random);
+    sums[i] = static_cast<int32_t>(random()) >> 4;
+  }
+  for (int i = 0; i < kPanelColumns; ++i) column_scales[i] = normal(random);
+  for (int i = 0; i < kRows; ++i) row_scales[i] = normal(random);
+  for (int outputs = 1; outputs <= kPanelColumns; ++outputs) {
+    for (EpilogueKind kind : {EpilogueKind::kBf16, EpilogueKind::kScaledInt32}) {
+      const bool scaled = kind == EpilogueKind::kScaledInt32;
+      std::vector<Guarded<uint16_t>> rows;
+      for (int r = 0; r < kRows; ++r) rows.emplace_back(outputs);
+      uint16_t* out[kRows];
+      for (int r = 0; r < kRows; ++r) out[r] = rows[r].data();
+      const void* tile = scaled ? static_cast<const void*>(sums.data()) : c.data();
+      ops().linear2[static_cast<int>(kind)]({tile, kRows, outputs, scaled ? column_scales.data() : nullptr,
+                                             scaled ? row_scales.data() : nullptr, out});
+      for (int r = 0; r < kRows; ++r) {
+        ASSERT_TRUE(rows[r].intact()) << outputs;
+        for (int i = 0; i < outputs; ++i) {
+          float want = c[r * kPanelColumns + i];
+          if (scaled) {
+            volatile const float once = static_cast<float>(sums[r * kPanelColumns + i]) * column_scales[i];
+            want = once * row_scales[r];
+          }
+          ASSERT_EQ(rows[r][i], format::bf16_from_float(want)) << "row " << r << " column " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EpilogueTest, Linear1WritesExactlyItsOutputs) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  constexpr int kRows = 3;
+  Guarded<float> c(kRows * kPanelColumns);
+  for (int i = 0; i < kRows * kPanelColumns; ++i) c[i] = normal(random);
+  const ActivationParams params{.clamp = 2.0f, .linear_beta = 1.5f};
+  for (const activation::ActivationInfo& info : activation::kActivations) {
+    const int most = info.gated ? kGatedColumns : kPanelColumns;
+    const auto function = ops().linear1[0][static_cast<int>(info.kind)];
+    std::vector<uint16_t> whole(kRows * most);
+    function({c.data(), kRows, most, nullptr, nullptr, &params, whole.data(), most * 2});
+    for (int outputs = 1; outputs <= most; ++outputs) {
+      const int stride = outputs + 3;
+      Guarded<uint16_t> out(kRows * stride);
+      std::memset(out.data(), 0xff, kRows * stride * 2);
+      function({c.data(), kRows, outputs, nullptr, nullptr, &params, out.data(), stride * 2});
+      ASSERT_TRUE(out.intact());
+      for (int r = 0; r < kRows; ++r) {
+        for (int i = 0; i < stride; ++i) {
+          ASSERT_EQ(out[r * stride + i], i < outputs ? whole[r * most + i] : 0xffff)
+              << info.name << " outputs " << outputs << " row " << r << " column " << i;
+        }
+      }
+    }
+  }
+}
+
+// The rounding to bf16 stands before the activation, the scales are applied column first.
+TEST_P(EpilogueTest, Linear1RoundsAndScalesInOrder) {
+  const ActivationParams params;
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  Guarded<float> plain(kPanelColumns), rounded(kPanelColumns);
+  for (int i = 0; i < kPanelColumns; ++i) {
+    plain[i] = normal(random);
+    rounded[i] = format::bf16_to_float(format::bf16_from_float(plain[i]));
+  }
+  uint16_t from_plain[kGatedColumns], from_rounded[kGatedColumns];
+  ops().linear1[0][0]({plain.data(), 1, kGatedColumns, nullptr, nullptr, &params, from_plain, 0});
+  ops().linear1[0][0]({rounded.data(), 1, kGatedColumns, nullptr, nullptr, &params, from_rounded, 0});
+  EXPECT_EQ(0, std::memcmp(from_plain, from_rounded, sizeof(from_plain)));
+
+  Guarded<int32_t> sums(kPanelColumns), ones(kPanelColumns);
+  Guarded<float> column_scales(kPanelColumns), values(kPanelColumns);
+  const float row_scale = 0.37f, one = 1.0f;
+  for (int i = 0; i < kPanelColumns; ++i) {
+    sums[i] = static_cast<int32_t>(random()) >> 3;
+    column_scales[i] = normal(random) * 1e-8f;
+    volatile const float once = static_cast<float>(sums[i]) * column_scales[i];
+    values[i] = once * row_scale;
+    ones[i] = 1;
+  }
+  float direct[kGatedColumns], by_hand[kGatedColumns];
+  ops().linear1[1][0]({sums.data(), 1, kGatedColumns, column_scales.data(), &row_scale, &params, direct, 0});
+  ops().linear1[1][0]({ones.data(), 1, kGatedColumns, values.data(), &one, &params, by_hand, 0});
+  EXPECT_EQ(0, std::memcmp(direct, by_hand, sizeof(direct)));
+}
+
+INSTANTIATE_ROW_OPS(EpilogueTest);
+
+}  // namespace
+}  // namespace megamoe::kernel

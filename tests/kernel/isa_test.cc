@@ -1,0 +1,125 @@
+// Levels of instruction sets: names, the environment variable, and which level other CPU models would get.
+#include "megamoe/isa.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/isa_choice.h"
+
+namespace megamoe {
+namespace {
+
+class Environment {
+ public:
+  explicit Environment(const char* value) {
+    if (const char* old = std::getenv("MEGAMOE_ISA")) old_ = old, had_ = true;
+    value != nullptr ? setenv("MEGAMOE_ISA", value, 1) : unsetenv("MEGAMOE_ISA");
+  }
+  ~Environment() { had_ ? setenv("MEGAMOE_ISA", old_.c_str(), 1) : unsetenv("MEGAMOE_ISA"); }
+
+ private:
+  std::string old_;
+  bool had_ = false;
+};
+
+TEST(Isa, LevelsAscendAndGenericRunsEverywhere) {
+  const std::vector<IsaInfo>& levels = isa_levels();
+  ASSERT_EQ(levels.size(), static_cast<size_t>(kIsaCount));
+  for (int i = 0; i < kIsaCount; ++i) {
+    EXPECT_EQ(static_cast<int>(levels[i].isa), i);
+    EXPECT_STREQ(levels[i].name, isa_name(levels[i].isa));
+    EXPECT_EQ(levels[i].runnable, levels[i].reason.empty());
+    EXPECT_GE(levels[std::max(i - 1, 0)].runnable, levels[i].runnable) << "a level runs all kernels below it";
+  }
+  EXPECT_TRUE(levels[0].runnable);
+}
+
+TEST(Isa, NamesRoundTripOrSayWhyNot) {
+  for (const IsaInfo& level : isa_levels()) {
+    const Result<Isa> isa = isa_from_name(level.name);
+    EXPECT_EQ(isa.is_ok(), level.runnable);
+    if (isa) {
+      EXPECT_EQ(isa.value(), level.isa);
+    } else {
+      EXPECT_EQ(isa.status().code(), Code::kUnsupported);
+      EXPECT_NE(isa.status().message().find("lacks "), std::string::npos) << isa.status().message();
+    }
+  }
+  const Result<Isa> unknown = isa_from_name("foo");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(unknown.status().message(),
+            "isa = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+}
+
+TEST(Isa, VariableDecides) {
+  {
+    const Environment set("foo");
+    const Result<Isa> isa = default_isa();
+    ASSERT_FALSE(isa);
+    EXPECT_EQ(isa.status().message(),
+              "MEGAMOE_ISA = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+    EXPECT_EQ(default_isa_reason(), isa.status().message());
+  }
+  for (const IsaInfo& level : isa_levels()) {
+    const Environment set(level.name);
+    const Result<Isa> isa = default_isa();
+    EXPECT_EQ(isa.is_ok(), level.runnable);
+    if (isa) {
+      EXPECT_EQ(isa.value(), level.isa);
+    }
+    EXPECT_NE(default_isa_reason().find(level.name), std::string::npos);
+  }
+  for (const char* unset : {static_cast<const char*>(nullptr), ""}) {
+    const Environment set(unset);
+    const Result<Isa> isa = default_isa();
+    ASSERT_TRUE(isa);
+    EXPECT_TRUE(isa_levels()[static_cast<int>(isa.value())].runnable);
+    EXPECT_NE(default_isa_reason().find(isa_name(isa.value())), std::string::npos);
+  }
+}
+
+TEST(Isa, ChoiceByModel) {
+  using namespace base;
+  const uint32_t haswell = kCpuAvx2 | kCpuFma | kOsYmm;
+  const uint32_t skylake = haswell | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
+  const uint32_t cascade_lake = skylake | kCpuAvx512Vnni;
+  const uint32_t bf16 = cascade_lake | kCpuAvx512Bf16;
+  const auto cpu = [](const char* vendor, int family, uint32_t features) {
+    Cpu c;
+    std::strcpy(c.vendor, vendor);
+    c.family = family;
+    c.features = features;
+    return c;
+  };
+  struct Case {
+    Cpu cpu;
+    Isa isa;
+  };
+  const Case cases[] = {
+      {cpu("", 0, 0), Isa::kGeneric},
+      {cpu("GenuineIntel", 6, 0), Isa::kGeneric},
+      {cpu("GenuineIntel", 6, haswell), Isa::kAvx2},
+      {cpu("GenuineIntel", 6, haswell & ~kOsYmm), Isa::kGeneric},
+      {cpu("GenuineIntel", 6, skylake), Isa::kAvx512},
+      {cpu("GenuineIntel", 6, skylake & ~kOsZmm), Isa::kAvx2},
+      {cpu("GenuineIntel", 6, cascade_lake), Isa::kAvx512Vnni},
+      {cpu("GenuineIntel", 6, bf16), Isa::kAvx512Vnni},
+      {cpu("AuthenticAMD", 25, bf16), Isa::kAvx512Bf16},
+      {cpu("AuthenticAMD", 26, bf16), Isa::kAvx512Bf16},
+      {cpu("AuthenticAMD", 23, haswell), Isa::kAvx2},
+      {cpu("SomethingNew", 1, bf16), Isa::kAvx512Bf16},
+  };
+  for (const Case& c : cases) {
+    const IsaChoice choice = choose_isa(c.cpu);
+    EXPECT_EQ(choice.isa, c.isa) << choice.reason;
+    EXPECT_EQ(choice.reason.find(isa_name(c.isa)), 0u) << choice.reason;
+  }
+  EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16");
+}
+
+}  // namespace
+}  // namespace megamoe

@@ -1,0 +1,55 @@
+// The registry: complete at the bottom, ordered, and each level gets the kernel that is named after it.
+#include "kernel/registry.h"
+
+#include <cstdio>
+#include <set>
+#include <string>
+
+#include "kernel/levels.h"
+
+namespace megamoe::kernel {
+namespace {
+
+TEST(Registry, NamesAreUniqueAndSayTheLevel) {
+  std::set<std::string> names;
+  for (const Gemm* gemm : all_gemms()) {
+    const std::string name = gemm->name;
+    EXPECT_TRUE(names.insert(name).second) << name;
+    char expected[64];
+    std::snprintf(expected, sizeof(expected), "%s_%dx%d_%s",
+                  gemm->family == Family::kBf16 ? "bf16_f32" : "s8_s32", gemm->max_rows, kPanelColumns,
+                  isa_name(gemm->isa));
+    EXPECT_EQ(name, expected);
+  }
+  for (const RowOps* ops : all_row_ops()) EXPECT_STREQ(ops->name, isa_name(ops->isa));
+}
+
+TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
+  for (int i = 0; i < kIsaCount; ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    for (Family family : {Family::kBf16, Family::kS8}) {
+      const Gemm& chosen = gemm_for(family, isa);
+      EXPECT_EQ(chosen.family, family);
+      EXPECT_LE(chosen.isa, isa);
+      for (const Gemm* other : all_gemms()) {
+        if (other->family == family && other->isa <= isa) {
+          EXPECT_LE(other->isa, chosen.isa) << other->name;
+        }
+      }
+    }
+    EXPECT_LE(row_ops_for(isa).isa, isa);
+  }
+  EXPECT_STREQ(gemm_for(Family::kBf16, Isa::kGeneric).name, "bf16_f32_4x32_generic");
+  EXPECT_STREQ(gemm_for(Family::kS8, Isa::kGeneric).name, "s8_s32_4x32_generic");
+}
+
+TEST(Registry, EveryActivationHasAFunctionOnEveryLevel) {
+  for (const RowOps* ops : all_row_ops()) {
+    for (const auto& by_kind : ops->linear1) {
+      for (const auto function : by_kind) EXPECT_NE(function, nullptr) << ops->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megamoe::kernel
