@@ -66,6 +66,7 @@ asan ubsan tsan: setup ## Build the C++ tests under a sanitizer and run them
 
 .PHONY: tidy
 tidy: build ## Run clang-tidy over the sources (slow)
+	@scripts/setup.sh --tidy
 	@git ls-files -- 'src/*.cc' | grep -v '^src/kernel/isa/' | \
 	  xargs -P $(JOBS) -n 4 clang-tidy --quiet -p build/release
 

@@ -32,7 +32,7 @@ for top in TOP:
 SUFFIXES = {".cc", ".cpp", ".c", ".h", ".hpp", ".inc"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 INTRINSIC_HEADER = re.compile(r"(\w*intrin|arm_neon|arm_sve|arm_acle)\.h$")
-INTRINSIC_USE = re.compile(r"\b(_mm(256|512)?_\w+|__m(128|256|512)\w*|__builtin_ia32_(?!cpu)\w+)\b")
+INTRINSIC_USE = re.compile(r"\b(_mm(256|512)?_\w+|__m(128|256|512)\w*|__builtin_ia32_(?!cpu|ldmxcsr|stmxcsr|pause|xgetbv)\w+)\b")
 BINDING_HEADER = re.compile(r"^(nanobind/|pybind11/|torch/|ATen/|c10/|numpy/|Python\.h$)")
 
 

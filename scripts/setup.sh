@@ -1,8 +1,9 @@
 #!/bin/sh
 # Brings a machine to the point where megamoe builds: installs missing system packages with apt, and with --python makes
-# .venv with everything the Python package, its tests and the checks need. Does nothing, quickly, when all is there.
+# .venv with everything the Python package, its tests and the checks need; --tidy adds clang-tidy. Does nothing, quickly,
+# when all is there.
 #
-# usage: scripts/setup.sh [--python]
+# usage: scripts/setup.sh [--python] [--tidy]
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -39,6 +40,9 @@ PROBE
   fi
   if [ "$with_python" = yes ] && ! scripts/find_python.sh >/dev/null; then
     printf '%s\n' python3 python3-venv python3-dev
+  fi
+  if [ "$with_tidy" = yes ] && ! command -v clang-tidy >/dev/null; then
+    echo clang-tidy
   fi
 }
 
@@ -84,10 +88,13 @@ install_python() {
 }
 
 with_python=no
-case "${1:-}" in
-  --python) with_python=yes ;;
-  '') ;;
-  *) fail "unknown argument $1: expected --python or nothing" ;;
-esac
+with_tidy=no
+for argument in "$@"; do
+  case "$argument" in
+    --python) with_python=yes ;;
+    --tidy) with_tidy=yes ;;
+    *) fail "unknown argument $argument: expected --python or --tidy" ;;
+  esac
+done
 install_packages
 [ "$with_python" = no ] || install_python

@@ -6,7 +6,9 @@
 
 namespace megamoe::format {
 
-inline float bf16_to_float(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float bf16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 /// Round to nearest, ties to even; overflow to infinity; NaN stays NaN (quiet, sign kept).
 inline uint16_t bf16_from_float(float value) {

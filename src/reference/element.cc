@@ -1,0 +1,39 @@
+// Texts of wrong types and shapes.
+#include "reference/element.h"
+
+namespace megamoe::reference {
+
+Status check_type(const TensorView& tensor, const std::string& name, std::initializer_list<DType> types) {
+  std::string expected;
+  size_t left = types.size();
+  for (DType type : types) {
+    if (tensor.dtype == type) return Status::ok();
+    expected += (expected.empty() ? "" : left == 1 ? " or " : ", ") + std::string(dtype_name(type));
+    --left;
+  }
+  if (!tensor.present()) return Status(Code::kInvalidArgument, name + " is missing: expected " + expected);
+  return Status(Code::kInvalidType,
+                name + " has type " + dtype_name(tensor.dtype) + ": expected " + expected);
+}
+
+Status check_tensor(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape) {
+  bool matches = tensor.dims == static_cast<int>(shape.size());
+  std::string expected = "(";
+  int i = 0;
+  for (int64_t extent : shape) {
+    if (matches) matches = tensor.shape[i] >= 0 && (extent < 0 || tensor.shape[i] == extent);
+    expected += (i ? ", " : "") + (extent < 0 ? "*" : std::to_string(extent));
+    ++i;
+  }
+  expected += i == 1 ? ",)" : ")";
+  if (!matches) {
+    return Status(Code::kInvalidArgument,
+                  name + " has shape " + tensor.shape_text() + ": expected " + expected);
+  }
+  if (tensor.data == nullptr && tensor.elements() != 0) {
+    return Status(Code::kInvalidArgument, name + " = null: expected memory of shape " + tensor.shape_text());
+  }
+  return Status::ok();
+}
+
+}  // namespace megamoe::reference

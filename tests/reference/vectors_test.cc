@@ -1,0 +1,157 @@
+// The reference against the committed test cases.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/case_compare.h"
+#include "cli/case_file.h"
+#include "megamoe/reference.h"
+
+namespace megamoe::reference {
+namespace {
+
+const std::string kVectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
+
+std::vector<std::string> names(const std::string& prefix) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(kVectors)) {
+    const std::string name = entry.path().filename().string();
+    if (name.rfind(prefix, 0) == 0) found.push_back(name);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// A result with memory of the expected size, filled with a pattern that no case expects.
+struct Output {
+  const cli::CaseTensor* expected;
+  std::vector<std::byte> bytes;
+
+  explicit Output(const cli::CaseTensor& tensor)
+      : expected(&tensor), bytes(tensor.bytes.size(), std::byte{0x5a}) {}
+  TensorRef ref() {
+    TensorRef ref;
+    const TensorView view = expected->view();
+    ref.data = bytes.data();
+    ref.dtype = view.dtype;
+    ref.dims = view.dims;
+    std::copy(std::begin(view.shape), std::end(view.shape), ref.shape);
+    ref.set_contiguous();
+    return ref;
+  }
+};
+
+template <class T>
+T get(Result<T> result) {
+  EXPECT_TRUE(result) << result.status().message();
+  return result ? *result : T{};
+}
+
+BufferConfig config_of(const cli::Case& test) {
+  const auto integer = [&](const char* attr) { return get(test.integer(attr, 0)); };
+  const TensorView x = test.input("x")->view();
+  const TensorView weight1 = test.input("weight1")->view();
+  BufferConfig config;
+  config.num_experts = integer("moe_expert_num");
+  config.num_max_tokens_per_rank = integer("num_max_tokens_per_rank");
+  config.num_topk = test.input("topk_ids")->view().shape[1];
+  config.hidden = x.shape[1];
+  config.intermediate_hidden = weight1.shape[2] / 2;
+  config.max_recv_token_num = integer("max_recv_token_num");
+  config.dispatch_quant_mode = static_cast<int>(integer("dispatch_quant_mode"));
+  config.dispatch_quant_out_dtype =
+      get(dtype_from_op_code(static_cast<int>(integer("dispatch_quant_out_dtype"))));
+  config.combine_quant_mode = static_cast<int>(integer("combine_quant_mode"));
+  config.topk_weights_type = static_cast<int>(integer("topk_weights_type"));
+  config.combine_comm_mode = static_cast<int>(integer("combine_comm_mode"));
+  config.profile = get(test.text("profile", "cpu"));
+  return config;
+}
+
+Activation activation_of(const cli::Case& test) {
+  Activation activation;
+  activation.name = get(test.text("activation", "swiglu"));
+  const std::vector<double> list = get(test.numbers("activation_params"));
+  const auto at = [&](size_t i) { return i < list.size() ? std::optional<double>(list[i]) : std::nullopt; };
+  if (activation.name == "situglu") {
+    activation.beta = at(0);
+    activation.linear_beta = at(1);
+  } else {
+    activation.clamp = at(0);
+    activation.alpha = at(1);
+    activation.beta = at(2);
+  }
+  return activation;
+}
+
+RankInput rank_of(const cli::Case& test, int rank) {
+  const auto view = [&](const char* arg) {
+    const cli::CaseTensor* tensor = test.input(arg, rank);
+    return tensor == nullptr ? TensorView{} : tensor->view();
+  };
+  const auto list = [&](const char* arg) {
+    const cli::CaseTensor* tensor = test.input(arg, rank);
+    return tensor == nullptr ? std::vector<TensorView>{} : std::vector<TensorView>{tensor->view()};
+  };
+  RankInput input;
+  input.call.x = view("x");
+  input.call.topk_ids = view("topk_ids");
+  input.call.topk_weights = view("topk_weights");
+  input.call.x_active_mask = view("x_active_mask");
+  input.weight1.weight = list("weight1");
+  input.weight1.scale = list("weight_scales1");
+  input.weight2.weight = list("weight2");
+  input.weight2.scale = list("weight_scales2");
+  return input;
+}
+
+class MegaMoeVectors : public testing::TestWithParam<std::string> {};
+
+TEST_P(MegaMoeVectors, MatchesExpected) {
+  Result<cli::Case> test = cli::load_case(kVectors + "/" + GetParam());
+  ASSERT_TRUE(test) << test.status().message();
+  ASSERT_EQ(test->op, "mega_moe");
+  std::vector<RankInput> ranks;
+  for (int r = 0; r < test->ranks; ++r) ranks.push_back(rank_of(*test, r));
+  std::vector<Output> outputs;
+  for (const cli::CaseTensor& expected : test->expected) outputs.emplace_back(expected);
+  for (Output& output : outputs) {
+    CallArgs& call = ranks[output.expected->rank].call;
+    (output.expected->arg == "y" ? call.y : call.expert_token_nums) = output.ref();
+  }
+  const Status status = mega_moe(config_of(*test), activation_of(*test), ranks);
+  ASSERT_TRUE(status) << status.message();
+  for (const Output& output : outputs) {
+    const cli::CompareResult result = cli::compare(*output.expected, output.bytes);
+    EXPECT_TRUE(result.pass) << result.message;
+    RecordProperty(output.expected->key, result.message.empty() ? "equal" : result.message);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Bf16, MegaMoeVectors, testing::ValuesIn(names("mm_bf16_")),
+                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Int8, MegaMoeVectors, testing::ValuesIn(names("mm_int8_")),
+                         [](const auto& info) { return info.param; });
+
+TEST(Int8PerTokenVectors, MatchesExpected) {
+  Result<cli::Case> test = cli::load_case(kVectors + "/int8_per_token");
+  ASSERT_TRUE(test) << test.status().message();
+  ASSERT_EQ(test->expected.size(), 2u);
+  std::vector<Output> outputs;
+  for (const cli::CaseTensor& expected : test->expected) outputs.emplace_back(expected);
+  Output& scale = outputs[outputs[0].expected->arg == "scale" ? 0 : 1];
+  Output& codes = outputs[outputs[0].expected->arg == "scale" ? 1 : 0];
+  const Status status = int8_per_token(test->input("x")->view(), codes.ref(), scale.ref());
+  ASSERT_TRUE(status) << status.message();
+  for (const Output& output : outputs) {
+    const cli::CompareResult result = cli::compare(*output.expected, output.bytes);
+    EXPECT_TRUE(result.pass) << result.message;
+  }
+}
+
+}  // namespace
+}  // namespace megamoe::reference
