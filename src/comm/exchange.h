@@ -22,22 +22,30 @@ struct LocalRecord {
 class CallMatrix {
  public:
   CallMatrix(int64_t ranks, int64_t experts)
-      : ranks_(ranks), experts_(experts), tokens_(ranks), counts_(ranks * experts) {}
+      : ranks_(ranks), experts_(experts), statuses_(ranks), tokens_(ranks), counts_(ranks * experts) {}
   int64_t ranks() const { return ranks_; }
   int64_t experts() const { return experts_; }
+  /// What the rank found wrong with its own arguments.
+  const Status& status(int64_t rank) const { return statuses_[rank]; }
   int64_t tokens(int64_t rank) const { return tokens_[rank]; }
   uint32_t count(int64_t source, int64_t expert) const { return counts_[source * experts_ + expert]; }
+  Status* mutable_statuses() { return statuses_.data(); }
   int64_t* mutable_tokens() { return tokens_.data(); }
   uint32_t* mutable_counts(int64_t source) { return counts_.data() + source * experts_; }
 
  private:
   int64_t ranks_, experts_;
+  std::vector<Status> statuses_;
   std::vector<int64_t> tokens_;
   std::vector<uint32_t> counts_;
 };
 
 /// Bytes of one record for a number of experts, a multiple of 64.
 size_t record_bytes(int64_t experts);
+
+/// The outcome that every rank reads from the same matrix: the first bad status, else too many rows for a
+/// rank, else ok.
+Status verdict(const CallMatrix& matrix, const LayoutInput& input);
 
 /// Publishes `local` for the session's current call and gathers all records into `matrix`. Returns the same
 /// verdict on every rank: the first bad status ("rank 2: topk_ids[3][1] = 64: ..."), or too many rows for

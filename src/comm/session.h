@@ -8,18 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
+#include <type_traits>
 
+#include "comm/settings.h"
 #include "comm/transport.h"
 #include "megamoe/group.h"
 #include "megamoe/status.h"
 
 namespace megamoe::comm {
-
-/// Settings every rank must agree on, as (field, value) text in a fixed order; the library version is added
-/// by open().
-using Settings = std::vector<std::pair<std::string, std::string>>;
 
 struct SessionOptions {
   std::chrono::milliseconds deadline{60000};  ///< of creation and of each wait
@@ -57,8 +53,15 @@ class Session {
   /// the rank at once. After a failure every wait of the session returns that failure.
   template <class Ready>
   Status wait_until(Ready&& ready, Stage stage) {
-    return wait_impl([](void* f) { return (*static_cast<std::remove_reference_t<Ready>*>(f))(); }, &ready,
-                     stage);
+    return wait_impl(&test<std::remove_reference_t<Ready>>, const_cast<void*>(as_void(ready)), nullptr,
+                     nullptr, stage);
+  }
+  /// The same; `late()` returns the text that an error at the deadline gives for what has not come, for
+  /// example "ranks 2, 3". It is called at most once.
+  template <class Ready, class Late>
+  Status wait_until(Ready&& ready, Stage stage, Late&& late) {
+    return wait_impl(&test<std::remove_reference_t<Ready>>, const_cast<void*>(as_void(ready)),
+                     &text<std::remove_reference_t<Late>>, const_cast<void*>(as_void(late)), stage);
   }
 
   /// Adds `n` to a uint32 counter at `offset` of `rank`'s segment with release order, then wakes that rank's
@@ -77,9 +80,22 @@ class Session {
   void close();
 
  private:
-  Session();
-  Status wait_impl(bool (*ready)(void*), void* context, Stage stage);
   class Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  template <class F>
+  static const void* as_void(const F& f) {
+    return std::addressof(f);
+  }
+  template <class F>
+  static bool test(void* f) {
+    return (*static_cast<F*>(f))();
+  }
+  template <class F>
+  static std::string text(void* f) {
+    return (*static_cast<F*>(f))();
+  }
+  Status wait_impl(bool (*ready)(void*), void* ready_context, std::string (*late)(void*), void* late_context,
+                   Stage stage);
   std::unique_ptr<Impl> impl_;
 };
 

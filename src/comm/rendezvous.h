@@ -1,0 +1,61 @@
+// How the processes of a shm group meet: rank 0 listens on a name made of user, key and creation number; the
+// others connect. Hello with settings from all -> one verdict for all -> memory from all -> everyone's memory
+// and process descriptors to all -> mapped by all -> ready. Any failure in between is the same error for
+// everyone there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/deadline.h"
+#include "comm/message_socket.h"
+#include "comm/settings.h"
+#include "comm/shared_segment.h"
+#include "megamoe/status.h"
+
+namespace megamoe::comm {
+
+/// What a rank brings.
+struct Rendezvous {
+  std::string key;
+  uint64_t sequence = 0;  ///< creations of this group before this one
+  Hello hello;
+  size_t segment_bytes = 0;
+};
+
+/// What every rank holds afterwards, by rank.
+struct SharedParts {
+  std::vector<Mapping> segments;
+  std::vector<Fd> processes;  ///< pidfds
+};
+
+Result<SharedParts> host_rendezvous(const Rendezvous& own, const Deadline& deadline);  ///< rank 0
+Result<SharedParts> join_rendezvous(const Rendezvous& own, const Deadline& deadline);  ///< the others
+
+/// First word of every message: the format of the messages themselves.
+inline constexpr uint64_t kRendezvousMagic = 0x31304d4d454f4d4dull;
+
+enum class Say : uint64_t {
+  kHello = 1,  ///< member: rank, size, settings; pidfd
+  kProgress,   ///< host: which ranks are still missing; the sign that a hello was taken
+  kFail,       ///< either: code and text; ends the rendezvous
+  kGo,         ///< host: settings agree, reserve memory
+  kMemory,     ///< member: code and text; memory descriptor when ok
+  kPeer,       ///< host: a rank; its memory and pidfd
+  kMapped,     ///< member: code and text
+  kReady,      ///< host: all have mapped
+};
+
+/// Abstract socket name of one creation.
+std::string rendezvous_name(const Rendezvous& own);
+/// "shm group "key"".
+std::string group_text(const Rendezvous& own);
+/// pidfd of this process.
+Result<Fd> open_own_process();
+Writer say(Say kind);
+/// A message of a kind with a status.
+std::string say_status(Say kind, const Status& status);
+Status read_status(Reader& reader);
+
+}  // namespace megamoe::comm

@@ -1,0 +1,53 @@
+// Group and transport of processes that share memory.
+#include "comm/shm.h"
+
+#include <poll.h>
+
+#include <atomic>
+
+#include "comm/mapped_transport.h"
+#include "comm/rendezvous.h"
+
+namespace megamoe::comm {
+namespace {
+
+class ShmTransport : public MappedTransport {
+ public:
+  explicit ShmTransport(SharedParts parts) : parts_(std::move(parts)) {
+    for (const Mapping& mapping : parts_.segments) segments_.push_back(mapping.data());
+  }
+  const char* name() const override { return "shm"; }
+  bool gone(int rank) override {
+    pollfd process{parts_.processes[rank].get(), POLLIN, 0};
+    return poll(&process, 1, 0) == 1 && (process.revents & POLLIN) != 0;
+  }
+
+ private:
+  SharedParts parts_;
+};
+
+class ShmGroup : public GroupState {
+ public:
+  ShmGroup(const std::string& key, int size) : GroupState("shm", size), key_(key) {}
+
+  Result<std::unique_ptr<Transport>> meet(int rank, size_t segment_bytes, const Settings& settings,
+                                          const Deadline& deadline) override {
+    const Rendezvous own{key_, creations_.fetch_add(1, std::memory_order_relaxed),
+                         Hello{rank, size(), full_settings(settings, segment_bytes)}, segment_bytes};
+    Result<SharedParts> parts = rank == 0 ? host_rendezvous(own, deadline) : join_rendezvous(own, deadline);
+    if (!parts.is_ok()) return parts.status();
+    return std::unique_ptr<Transport>(new ShmTransport(std::move(*parts)));
+  }
+
+ private:
+  const std::string key_;
+  std::atomic<uint64_t> creations_{0};
+};
+
+}  // namespace
+
+std::shared_ptr<GroupState> make_shm_group(const std::string& key, int size) {
+  return std::make_shared<ShmGroup>(key, size);
+}
+
+}  // namespace megamoe::comm
