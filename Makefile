@@ -35,9 +35,10 @@ build: setup-python ## Build the release preset: library, tool, tests, Python ex
 	@$(COMPILE) release
 
 .PHONY: bench
-bench: setup ## Measure two model shapes next to the ceilings of this machine
+bench: setup ## Measure the kernels, and two model shapes beside the ceilings of this machine
 	@$(CONFIGURE) --preset release
-	@$(COMPILE) release --target megamoe_cli
+	@$(COMPILE) release --target megamoe_cli kernel_bench
+	build/release/bin/kernel_bench
 	build/release/bin/megamoe bench --shape 2048x768x128x8 --tokens 1,4,16,64,256,1024 --scenario all
 	build/release/bin/megamoe bench --shape 2880x2880x32x4 --tokens 1,4,16,64,256,1024 --scenario all
 
