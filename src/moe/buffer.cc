@@ -1,0 +1,270 @@
+// Creation of a buffer, the exchange that opens a call and the leave that closes it.
+#include "moe/buffer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/topology.h"
+#include "comm/segment_header.h"
+#include "moe/validate.h"
+
+namespace megamoe {
+namespace moe {
+
+Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks) {
+  Result<const Codec*> codec = find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  if (!codec) return codec.status();
+  Result<int64_t> rows = capacity(config, ranks);
+  if (!rows) return rows.status();
+  comm::LayoutInput input;
+  input.ranks = ranks;
+  input.experts = config.num_experts;
+  input.experts_per_rank = experts_per_rank(config, ranks);
+  input.max_tokens = config.num_max_tokens_per_rank;
+  input.topk = config.num_topk;
+  input.capacity = *rows;
+  input.block_rows = kBlockRows;
+  input.code_row_bytes = (*codec)->row_bytes(config.hidden);
+  input.scale_row_bytes = (*codec)->scale_bytes;
+  input.slot_row_bytes = config.hidden * static_cast<int64_t>(sizeof(uint16_t));
+  return comm::SymmLayout::make(input);
+}
+
+namespace {
+
+// Packed activations of one block, the larger of the two families' needs.
+size_t packed_block_bytes(int64_t k, Isa isa) {
+  size_t most = 0;
+  for (const kernel::Family family : {kernel::Family::kBf16, kernel::Family::kS8}) {
+    const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
+    const size_t tiles = static_cast<size_t>(base::ceil_div(kBlockRows, gemm.max_rows));
+    most = std::max(most, tiles * base::round_up(gemm.packed_bytes(gemm.max_rows, k), base::kCacheLine));
+  }
+  return most;
+}
+
+constexpr const char* kValidArguments = "valid";
+
+comm::Settings settings_of(const BufferConfig& config, const comm::SymmLayout& layout) {
+  return {
+      {"arguments", kValidArguments},
+      {"num_experts", std::to_string(config.num_experts)},
+      {"num_max_tokens_per_rank", std::to_string(config.num_max_tokens_per_rank)},
+      {"num_topk", std::to_string(config.num_topk)},
+      {"hidden", std::to_string(config.hidden)},
+      {"intermediate_hidden", std::to_string(config.intermediate_hidden)},
+      {"max_recv_token_num", std::to_string(config.max_recv_token_num)},
+      {"dispatch_quant_mode", std::to_string(config.dispatch_quant_mode)},
+      {"dispatch_quant_out_dtype", dtype_name(config.dispatch_quant_out_dtype)},
+      {"combine_quant_mode", std::to_string(config.combine_quant_mode)},
+      {"comm_alg", config.comm_alg},
+      {"topk_weights_type", std::to_string(config.topk_weights_type)},
+      {"topo_type", std::to_string(config.topo_type)},
+      {"rank_num_per_server", std::to_string(config.rank_num_per_server)},
+      {"combine_comm_mode", std::to_string(config.combine_comm_mode)},
+      {"profile", config.profile},
+      {"ccl_buffer_size", std::to_string(layout.total)},
+  };
+}
+
+// A rank whose own arguments are wrong still meets the others, so that nobody waits for it: the difference in the first
+// field is then the error of every rank.
+Status refuse_creation(const Group& group, const BufferOptions& options, const Status& why) {
+  if (group.size() > 1) {
+    comm::SessionOptions session_options;
+    if (options.deadline.count() > 0) session_options.deadline = options.deadline;
+    Result<std::unique_ptr<comm::Session>> session =
+        comm::Session::open(group, sizeof(comm::SegmentHeader), {{"arguments", why.message()}}, session_options);
+    static_cast<void>(session);  // the caller's own error says more than what the others saw
+  }
+  return why;
+}
+
+int choose_threads(const BufferOptions& options, int ranks) {
+  if (options.threads > 0) return options.threads;
+  return std::max(1, base::topology().usable_threads() / ranks);
+}
+
+}  // namespace
+
+Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate, Isa isa) {
+  const int64_t widest = 2 * intermediate;  // gelu keeps the whole width of Linear1
+  Workspace workspace;
+  workspace.packed_block1 = packed_block_bytes(hidden, isa);
+  workspace.packed_block2 = packed_block_bytes(widest, isa);
+  workspace.activated_row = base::round_up(static_cast<size_t>(widest) * sizeof(float), base::kCacheLine);
+  workspace.codes_row = base::round_up(static_cast<size_t>(widest) * sizeof(uint16_t), base::kCacheLine);
+  const auto blocks = static_cast<size_t>(layout.max_blocks());
+  const auto rows = static_cast<size_t>(layout.input.capacity);
+  const std::pair<base::Pages*, size_t> parts[] = {
+      {&workspace.packed1, blocks * workspace.packed_block1}, {&workspace.packed2, blocks * workspace.packed_block2},
+      {&workspace.activated, rows * workspace.activated_row}, {&workspace.codes, rows * workspace.codes_row},
+      {&workspace.scales, rows * sizeof(float)},
+  };
+  for (const auto& [pages, bytes] : parts) {
+    Result<base::Pages> made = base::Pages::allocate(bytes, /*huge=*/false);
+    if (!made) return made.status();
+    *pages = std::move(*made);
+  }
+  return workspace;
+}
+
+}  // namespace moe
+
+SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, const BufferOptions& options,
+                       const moe::Codec* codec_in, const comm::SymmLayout& layout_in, int threads_in, Isa isa_in)
+    : group(group_in),
+      config(config_in),
+      codec(codec_in),
+      threads(threads_in),
+      isa(isa_in),
+      experts_per_rank(layout_in.input.experts_per_rank),
+      local_experts(moe::local_experts(config_in, group_in.size(), group_in.rank())),
+      capacity(layout_in.input.capacity),
+      layout(layout_in),
+      team(threads_in),
+      matrix(group_in.size(), config_in.num_experts),
+      rows(layout_in.input),
+      token_map(config_in.num_max_tokens_per_rank, config_in.num_topk, config_in.num_experts),
+      schedule(layout_in.max_blocks(), config_in.num_max_tokens_per_rank) {
+  blocks.reserve(static_cast<size_t>(layout.max_blocks()));
+  block_pieces.reserve(static_cast<size_t>(layout.max_blocks()));
+  if (options.trace) trace.enable(threads, size_t{1} << 15);
+}
+
+Status SymmBuffer::Impl::allocate() {
+  Result<moe::Workspace> made = moe::Workspace::make(layout, config.hidden, config.intermediate_hidden, isa);
+  if (!made) return made.status();
+  workspace = std::move(*made);
+
+  const int64_t widest = std::max(config.hidden, 2 * config.intermediate_hidden);
+  const int max_rows = std::max(kernel::gemm_for(kernel::Family::kBf16, isa).max_rows,
+                                kernel::gemm_for(kernel::Family::kS8, isa).max_rows);
+  const size_t tile = static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float);
+  const auto panel = static_cast<size_t>(kernel::panel_bytes(kernel::Family::kBf16, widest));
+  const size_t strip = base::round_up(std::max(panel + 4096, static_cast<size_t>(config.num_topk) * sizeof(float)),
+                                      base::kCacheLine);
+  const size_t row = base::round_up(static_cast<size_t>(widest) * sizeof(float), base::kCacheLine);
+  const size_t codes = std::max(row, base::round_up(static_cast<size_t>(config.num_topk) * sizeof(void*), base::kCacheLine));
+  const size_t each = base::round_up(tile + strip + row + codes, 4096) + base::kCacheLine;
+  Result<base::Pages> pages = base::Pages::allocate(each * static_cast<size_t>(threads), /*huge=*/false);
+  if (!pages) return pages.status();
+  scratch_pages = std::move(*pages);
+  scratch.resize(static_cast<size_t>(threads));
+  for (int thread = 0; thread < threads; ++thread) {
+    std::byte* start = scratch_pages.data() + each * static_cast<size_t>(thread);
+    scratch[static_cast<size_t>(thread)] = {start, start + tile, start + tile + strip, start + tile + strip + row};
+  }
+  return Status::ok();
+}
+
+Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group& group, const BufferConfig& config,
+                                                                    const BufferOptions& options) {
+  MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, group.size()));
+  if (options.threads < 0) {
+    return Status(Code::kInvalidArgument,
+                  "threads = " + std::to_string(options.threads) + ": expected 0 (automatic) or a positive number");
+  }
+  if (options.deadline.count() <= 0) {
+    return Status(Code::kInvalidArgument,
+                  "deadline = " + std::to_string(options.deadline.count()) + " ms: expected a positive time");
+  }
+  Result<Isa> isa = options.isa ? Result<Isa>(*options.isa) : default_isa();
+  if (!isa) return isa.status();
+  if (!isa_levels()[static_cast<size_t>(*isa)].runnable) return isa_from_name(isa_name(*isa)).status();
+  Result<const moe::Codec*> codec = moe::find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  if (!codec) return codec.status();
+  Result<comm::SymmLayout> layout = moe::plan_layout(config, group.size());
+  if (!layout) return layout.status();
+
+  const int threads = moe::choose_threads(options, group.size());
+  std::unique_ptr<Impl> impl(new Impl(group, config, options, *codec, *layout, threads, *isa));
+  MEGAMOE_RETURN_IF_ERROR(impl->allocate());
+  return impl;
+}
+
+Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& group, const BufferConfig& config,
+                                                                   const BufferOptions& options) {
+  Result<std::unique_ptr<Impl>> prepared = prepare(group, config, options);
+  if (!prepared) return moe::refuse_creation(group, options, prepared.status());
+  Impl& impl = **prepared;
+  comm::SessionOptions session_options;
+  session_options.deadline = options.deadline;
+  // Spinning helps only while every rank has cores of its own.
+  const bool crowded = impl.threads * group.size() > base::topology().usable_threads();
+  session_options.spin = std::chrono::microseconds(crowded ? 2 : 100);
+  Result<std::unique_ptr<comm::Session>> session =
+      comm::Session::open(group, impl.layout.total, moe::settings_of(config, impl.layout), session_options);
+  if (!session) return session.status();
+  impl.session = std::move(*session);
+  return prepared;
+}
+
+Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
+  trace.clear();
+  const moe::TraceScope scope(trace, 0, TraceSpan::Stage::kExchange);
+  if (destroyed) return Status(Code::kClosed, "the buffer was destroyed");
+  Result<uint64_t> call = session->begin_call();
+  if (!call) return call.status();
+  comm::LocalRecord record;
+  record.status = local;
+  record.tokens = tokens;
+  if (!local.is_ok()) token_map.clear();
+  record.counts = token_map.counts();
+  Status verdict = comm::exchange(*session, layout, record, matrix);
+  if (!verdict.is_ok() && session->broken().is_ok()) session->end_call();
+  return verdict;
+}
+
+void SymmBuffer::Impl::leave(int64_t tokens) {
+  std::byte* own = session->segment(session->rank());
+  std::memset(own + layout.arrived, 0, blocks.size() * sizeof(uint32_t));
+  std::memset(own + layout.done, 0, static_cast<size_t>(tokens) * sizeof(uint32_t));
+  session->end_call();
+}
+
+SymmBuffer::SymmBuffer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SymmBuffer::~SymmBuffer() { destroy(); }
+
+Result<std::shared_ptr<SymmBuffer>> SymmBuffer::create(const Group& group, const BufferConfig& config,
+                                                       const BufferOptions& options) {
+  Result<std::unique_ptr<Impl>> impl = Impl::create(group, config, options);
+  if (!impl) return impl.status();
+  return std::shared_ptr<SymmBuffer>(new SymmBuffer(std::move(*impl)));
+}
+
+void SymmBuffer::destroy() {
+  if (impl_->destroyed) return;
+  impl_->destroyed = true;
+  impl_->session->close();
+  impl_->session.reset();
+  impl_->workspace = {};
+}
+
+int SymmBuffer::rank() const { return impl_->group.rank(); }
+int SymmBuffer::world_size() const { return impl_->group.size(); }
+int SymmBuffer::threads() const { return impl_->threads; }
+Isa SymmBuffer::isa() const { return impl_->isa; }
+const BufferConfig& SymmBuffer::config() const { return impl_->config; }
+int64_t SymmBuffer::experts_per_rank() const { return impl_->local_experts; }
+int64_t SymmBuffer::capacity() const { return impl_->capacity; }
+int64_t SymmBuffer::ccl_buffer_size() const { return static_cast<int64_t>(impl_->layout.total); }
+std::vector<TraceSpan> SymmBuffer::trace() const { return impl_->trace.spans(); }
+
+Status SymmBuffer::refuse_call(const Status& why) {
+  const moe::CallGuard guard(impl_->busy);
+  if (!guard.taken()) return Status(Code::kInvalidArgument, "the buffer is in a call: expected one call at a time");
+  return impl_->exchange(why, 0);
+}
+
+Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& settings) {
+  BufferConfig config = settings;
+  if (config.intermediate_hidden == 0) config.intermediate_hidden = 1;  // the size does not depend on it
+  MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, ep_world_size));
+  Result<comm::SymmLayout> layout = moe::plan_layout(config, ep_world_size);
+  if (!layout) return layout.status();
+  return static_cast<int64_t>(layout->total);
+}
+
+}  // namespace megamoe

@@ -1,0 +1,122 @@
+// What a SymmBuffer holds: the session with the other ranks, this rank's threads, and the memory every call reuses.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/memory.h"
+#include "base/team.h"
+#include "comm/exchange.h"
+#include "comm/layout.h"
+#include "comm/rows.h"
+#include "comm/session.h"
+#include "kernel/registry.h"
+#include "megamoe/mega_moe.h"
+#include "moe/scenarios.h"
+#include "moe/schedule.h"
+#include "moe/trace.h"
+#include "route/token_map.h"
+
+namespace megamoe {
+
+namespace moe {
+
+/// Up to block_rows rows of one local expert: the unit that arrives, is computed and is returned.
+struct Block {
+  int64_t expert = 0;     ///< local index
+  int64_t first_row = 0;  ///< in the pool
+  int64_t rows = 0;
+  size_t arrived = 0;  ///< offset of its arrival counter
+};
+
+/// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams in, few
+/// enough that a block's activations stay in the second-level cache.
+inline constexpr int64_t kBlockRows = 64;
+
+/// Private memory of a rank. Pages are touched on first use, so a size is an upper bound and not a cost.
+struct Workspace {
+  size_t packed_block1 = 0;  ///< bytes of one block's packed activations for Linear1
+  size_t packed_block2 = 0;
+  size_t activated_row = 0;  ///< bytes of one activated row
+  size_t codes_row = 0;      ///< bytes of one requantised row
+  base::Pages packed1, packed2, activated, codes, scales;
+
+  static Result<Workspace> make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate, Isa isa);
+};
+
+/// Memory of one thread.
+struct Scratch {
+  std::byte* tile = nullptr;   ///< [max_rows][32] accumulators
+  std::byte* strip = nullptr;  ///< one panel of weights made on demand
+  std::byte* row = nullptr;    ///< one row of values
+  std::byte* codes = nullptr;  ///< one row of codes
+};
+
+}  // namespace moe
+
+class SymmBuffer::Impl {
+ public:
+  static Result<std::unique_ptr<Impl>> create(const Group& group, const BufferConfig& config,
+                                              const BufferOptions& options);
+
+  /// Gathers all records of a new call. On an error verdict the call is over and the next one is legal.
+  Status exchange(const Status& local, int64_t tokens);
+  /// Sets the used counters to zero and leaves the call.
+  void leave(int64_t tokens);
+
+  Group group;
+  BufferConfig config;
+  const moe::Codec* codec;
+  int threads;
+  Isa isa;
+  int64_t experts_per_rank, local_experts, capacity;
+  comm::SymmLayout layout;
+  std::unique_ptr<comm::Session> session;
+
+  base::Team team;
+  comm::CallMatrix matrix;
+  comm::RowPlan rows;
+  route::TokenMap token_map;
+  moe::Schedule schedule;
+  moe::Workspace workspace;
+  moe::TraceLog trace;
+  std::vector<moe::Block> blocks;
+  std::vector<moe::BlockPieces> block_pieces;
+  std::vector<moe::Scratch> scratch;
+  base::Pages scratch_pages;
+
+  std::atomic<bool> busy{false};
+  bool destroyed = false;
+
+ private:
+  Impl(const Group& group, const BufferConfig& config, const BufferOptions& options, const moe::Codec* codec,
+       const comm::SymmLayout& layout, int threads, Isa isa);
+  static Result<std::unique_ptr<Impl>> prepare(const Group& group, const BufferConfig& config,
+                                               const BufferOptions& options);
+  Status allocate();
+};
+
+namespace moe {
+
+/// Layout of the symmetric memory for checked settings.
+Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks);
+
+/// Holds a buffer for one call; a second call at the same time is an error.
+class CallGuard {
+ public:
+  explicit CallGuard(std::atomic<bool>& busy) : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
+  ~CallGuard() {
+    if (taken_) busy_.store(false, std::memory_order_release);
+  }
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+  bool taken() const { return taken_; }
+
+ private:
+  std::atomic<bool>& busy_;
+  bool taken_;
+};
+
+}  // namespace moe
+}  // namespace megamoe

@@ -1,0 +1,59 @@
+// A layer checked once and bound to kernels: everything a call needs besides its tensors.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernel/registry.h"
+#include "megamoe/mega_moe.h"
+#include "moe/buffer.h"
+#include "moe/scenarios.h"
+#include "moe/validate.h"
+#include "pack/panel_source.h"
+
+namespace megamoe {
+
+namespace moe {
+
+/// One linear layer ready to run.
+struct LinearPlan {
+  const kernel::Gemm* gemm = nullptr;
+  std::unique_ptr<pack::PanelSource> source;
+
+  const pack::Geometry& geometry() const { return source->geometry(); }
+  /// Tiles that `rows` rows are split into, evenly, never taller than the kernel's register tile.
+  int64_t tiles(int64_t rows) const { return base::ceil_div(rows, gemm->max_rows); }
+  /// First row of tile t of `rows` rows; tile t ends where tile t + 1 starts.
+  static int64_t tile_begin(int64_t rows, int64_t tiles, int64_t t) { return rows * t / tiles; }
+  /// Bytes between the packed tiles of a block.
+  size_t tile_stride() const {
+    return base::round_up(gemm->packed_bytes(gemm->max_rows, geometry().k), base::kCacheLine);
+  }
+};
+
+/// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share out.
+int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads);
+
+}  // namespace moe
+
+class MegaMoe::Impl {
+ public:
+  static Result<std::unique_ptr<Impl>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
+
+  Status run(const CallArgs& args);
+  std::vector<std::pair<std::string, std::string>> description() const;
+
+  std::shared_ptr<SymmBuffer> buffer;
+  Layer layer;
+  const moe::Scenario* scenario = nullptr;
+  moe::ActivationPlan activation;
+  moe::LinearPlan linear1, linear2;
+  const kernel::RowOps* ops = nullptr;
+
+ private:
+  Status check_layer(const SymmBuffer::Impl& owner);
+};
+
+}  // namespace megamoe

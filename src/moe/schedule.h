@@ -1,0 +1,129 @@
+// Which piece of work a thread takes next: a state machine over blocks of rows, without kernels, memory or ranks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace megamoe::moe {
+
+/// Kinds of work in the order a row passes through them.
+enum class Work : uint32_t { kDispatch, kPrepare, kLinear1, kRequantise, kLinear2, kCombine, kNone };
+
+/// One claimed piece. `block` is an index into the blocks of the call (stages of a block only).
+struct Piece {
+  Work work = Work::kNone;
+  int64_t block = 0;
+  int64_t index = 0;
+  explicit operator bool() const { return work != Work::kNone; }
+};
+
+/// Pieces of the four stages of a block: prepare, Linear1, requantise, Linear2. All at least 1.
+struct BlockPieces {
+  uint32_t counts[4];
+};
+
+/// The pieces of one call on one rank. Any number of threads claim and finish; a block moves to its next stage when the
+/// last piece of a stage is finished, and nothing else orders anything.
+class Schedule {
+ public:
+  Schedule(int64_t max_blocks, int64_t max_combine_pieces);
+
+  /// Starts a call. Blocks are taken in the order given.
+  void reset(std::span<const BlockPieces> blocks, int64_t dispatch_pieces, int64_t combine_pieces);
+
+  /// The next piece: dispatch first, so that other ranks get their rows; then a completed group of tokens if one is at
+  /// hand; then blocks in order; then any completed group. `arrived(block)` and `complete(piece)` are asked, with acquire
+  /// semantics on their side, only where the answer matters.
+  template <class Arrived, class Complete>
+  Piece claim(Arrived&& arrived, Complete&& complete);
+
+  /// What finishing a piece made possible.
+  enum class Event { kNothing, kStageDone, kBlockDone };
+  /// Marks a piece as done. kStageDone: pieces of the next stage can be claimed. kBlockDone: all rows of the block are
+  /// computed; the caller returns them and then calls retire().
+  Event finish(const Piece& piece);
+  void retire() { open_blocks_.fetch_sub(1, std::memory_order_acq_rel); }
+
+  /// Every block is retired and every combine piece claimed: nothing is left to wait for.
+  bool drained() const {
+    return open_blocks_.load(std::memory_order_acquire) == 0 &&
+           combine_claimed_.load(std::memory_order_acquire) == combine_pieces_;
+  }
+
+ private:
+  static constexpr uint32_t kWaiting = 0;  // stage 1..4 = Work::kPrepare..kLinear2
+  static constexpr uint32_t kDone = 5;
+
+  struct alignas(64) Block {
+    std::atomic<uint32_t> stage{kWaiting};
+    std::atomic<uint32_t> claimed[4] = {};
+    std::atomic<uint32_t> finished[4] = {};
+    uint32_t pieces[4] = {};
+  };
+
+  template <class Complete>
+  bool try_combine(int64_t piece, Complete& complete) {
+    if (combine_taken_[piece].load(std::memory_order_relaxed) != 0 || !complete(piece)) return false;
+    if (combine_taken_[piece].exchange(1, std::memory_order_relaxed) != 0) return false;
+    combine_claimed_.fetch_add(1, std::memory_order_acq_rel);
+    return true;
+  }
+  // Moves a hint over entries that need no look any more; a stale hint costs time, never correctness.
+  static void advance(std::atomic<int64_t>& hint, int64_t from) {
+    hint.compare_exchange_strong(from, from + 1, std::memory_order_relaxed);
+  }
+
+  std::unique_ptr<Block[]> blocks_;
+  std::unique_ptr<std::atomic<uint8_t>[]> combine_taken_;
+  int64_t block_count_ = 0;
+  int64_t dispatch_pieces_ = 0;
+  int64_t combine_pieces_ = 0;
+  alignas(64) std::atomic<int64_t> dispatch_next_{0};
+  alignas(64) std::atomic<int64_t> block_hint_{0};
+  std::atomic<int64_t> combine_hint_{0};
+  alignas(64) std::atomic<int64_t> open_blocks_{0};
+  std::atomic<int64_t> combine_claimed_{0};
+};
+
+template <class Arrived, class Complete>
+Piece Schedule::claim(Arrived&& arrived, Complete&& complete) {
+  if (dispatch_next_.load(std::memory_order_relaxed) < dispatch_pieces_) {
+    const int64_t index = dispatch_next_.fetch_add(1, std::memory_order_relaxed);
+    if (index < dispatch_pieces_) return {Work::kDispatch, 0, index};
+  }
+  int64_t group = combine_hint_.load(std::memory_order_relaxed);
+  while (group < combine_pieces_ && combine_taken_[group].load(std::memory_order_relaxed) != 0) {
+    advance(combine_hint_, group);
+    ++group;
+  }
+  if (group < combine_pieces_ && try_combine(group, complete)) return {Work::kCombine, 0, group};
+
+  for (int64_t b = block_hint_.load(std::memory_order_relaxed); b < block_count_; ++b) {
+    Block& block = blocks_[b];
+    uint32_t stage = block.stage.load(std::memory_order_acquire);
+    if (stage == kDone) {
+      advance(block_hint_, b);
+      continue;
+    }
+    if (stage == kWaiting) {
+      if (!arrived(b)) continue;
+      uint32_t expected = kWaiting;
+      block.stage.compare_exchange_strong(expected, 1, std::memory_order_acq_rel);
+      stage = block.stage.load(std::memory_order_acquire);
+      if (stage == kDone) continue;
+    }
+    const uint32_t s = stage - 1;
+    if (block.claimed[s].load(std::memory_order_relaxed) >= block.pieces[s]) continue;
+    const uint32_t index = block.claimed[s].fetch_add(1, std::memory_order_relaxed);
+    if (index < block.pieces[s]) return {static_cast<Work>(stage), b, index};
+  }
+
+  for (int64_t g = group; g < combine_pieces_; ++g) {
+    if (try_combine(g, complete)) return {Work::kCombine, 0, g};
+  }
+  return {};
+}
+
+}  // namespace megamoe::moe

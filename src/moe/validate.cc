@@ -1,0 +1,217 @@
+// Argument checks; every message names the argument, what came and what was expected.
+#include "moe/validate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string>
+
+#include "moe/limits.h"
+#include "moe/scenarios.h"
+
+namespace megamoe::moe {
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+Status expect_zero(const char* name, int64_t value) {
+  if (value == 0) return Status::ok();
+  return Status(Code::kUnsupported, std::string(name) + " = " + std::to_string(value) + ": expected 0");
+}
+
+// Which parameters an activation takes, and its defaults. One row each.
+struct ActivationRow {
+  const char* name;
+  kernel::ActivationKind kind;
+  bool gated;
+  bool takes_clamp;
+  bool takes_alpha;
+  bool takes_beta;
+  bool takes_linear_beta;
+};
+constexpr ActivationRow kActivations[] = {
+    {"swiglu", kernel::ActivationKind::kSwiglu, true, true, false, false, false},
+    {"swiglustep", kernel::ActivationKind::kSwigluStep, true, true, false, false, false},
+    {"swigluoai", kernel::ActivationKind::kSwigluOai, true, true, true, true, false},
+    {"situglu", kernel::ActivationKind::kSituGlu, true, false, false, true, true},
+    {"gelu", kernel::ActivationKind::kGelu, false, false, false, false, false},
+};
+
+Status check_parameter(const ActivationRow& row, const char* name, bool taken, const std::optional<double>& value) {
+  if (!value) return Status::ok();
+  if (!taken) {
+    return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
+                                              ": expected none for activation " + row.name);
+  }
+  if (!std::isfinite(*value)) {
+    return Status(Code::kInvalidArgument,
+                  std::string("activation_params.") + name + " = " + number(*value) + ": expected a finite number");
+  }
+  return Status::ok();
+}
+
+Status expect_shape(const char* name, const auto& tensor, std::initializer_list<int64_t> shape) {
+  bool same = tensor.dims == static_cast<int>(shape.size());
+  for (int i = 0; same && i < tensor.dims; ++i) same = tensor.shape[i] == shape.begin()[i];
+  if (same) return Status::ok();
+  std::string expected = "(";
+  for (auto it = shape.begin(); it != shape.end(); ++it) {
+    expected += (it == shape.begin() ? "" : ", ") + std::to_string(*it);
+  }
+  expected += shape.size() == 1 ? ",)" : ")";
+  return Status(Code::kInvalidArgument,
+                std::string(name) + " has shape " + tensor.shape_text() + ": expected " + expected);
+}
+
+Status expect_type(const char* name, const auto& tensor, std::initializer_list<DType> types) {
+  std::string expected;
+  for (DType type : types) {
+    if (tensor.dtype == type) {
+      if (tensor.layout == Layout::kNd) return Status::ok();
+      return Status(Code::kInvalidArgument,
+                    std::string(name) + " has layout " + layout_name(tensor.layout) + ": expected ND");
+    }
+    expected += (expected.empty() ? "" : " or ") + std::string(dtype_name(type));
+  }
+  const char* got = tensor.present() ? dtype_name(tensor.dtype) : "no tensor";
+  return Status(Code::kInvalidType, std::string(name) + " has type " + got + ": expected " + expected);
+}
+
+Status expect_data(const char* name, const auto& tensor) {
+  if (tensor.data != nullptr || tensor.elements() == 0) return Status::ok();
+  return Status(Code::kInvalidArgument, std::string(name) + " has no data: expected " +
+                                            std::to_string(tensor.elements()) + " elements");
+}
+
+}  // namespace
+
+int64_t experts_per_rank(const BufferConfig& config, int64_t ranks) {
+  return (config.num_experts + ranks - 1) / ranks;
+}
+
+int64_t local_experts(const BufferConfig& config, int64_t ranks, int64_t rank) {
+  const int64_t each = experts_per_rank(config, ranks);
+  return std::clamp<int64_t>(config.num_experts - rank * each, 0, each);
+}
+
+Result<int64_t> capacity(const BufferConfig& config, int64_t ranks) {
+  int64_t most = 0;
+  const int64_t slots = config.num_topk;  // the same expert may stand in several slots of a token
+  if (__builtin_mul_overflow(config.num_max_tokens_per_rank, ranks, &most) ||
+      __builtin_mul_overflow(most, slots, &most)) {
+    return Status(Code::kInvalidArgument,
+                  "num_max_tokens_per_rank = " + std::to_string(config.num_max_tokens_per_rank) + " x " +
+                      std::to_string(ranks) + " ranks x " + std::to_string(slots) + " slots: expected rows below 2^63");
+  }
+  if (config.max_recv_token_num != 0) most = std::min(most, config.max_recv_token_num);
+  return most;
+}
+
+Status check_config(const BufferConfig& config, int64_t ranks) {
+  MEGAMOE_RETURN_IF_ERROR(check_profile(config.profile));
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"ep_world_size", ranks},
+      {"num_experts", config.num_experts},
+      {"num_max_tokens_per_rank", config.num_max_tokens_per_rank},
+      {"num_topk", config.num_topk},
+      {"hidden", config.hidden},
+      {"intermediate_hidden", config.intermediate_hidden},
+  };
+  for (const auto& [name, value] : sizes) MEGAMOE_RETURN_IF_ERROR(check_limit(config.profile, name, value));
+  if (config.max_recv_token_num < 0) {
+    return Status(Code::kInvalidArgument, "max_recv_token_num = " + std::to_string(config.max_recv_token_num) +
+                                              ": expected 0 (automatic) or a number of rows");
+  }
+  if (Result<int64_t> rows = capacity(config, ranks); !rows) return rows.status();
+  Result<const Codec*> codec = find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  if (!codec) return codec.status();
+  if (!config.comm_alg.empty()) {
+    return Status(Code::kInvalidArgument, "comm_alg = \"" + config.comm_alg + "\": expected \"\"");
+  }
+  MEGAMOE_RETURN_IF_ERROR(expect_zero("combine_quant_mode", config.combine_quant_mode));
+  MEGAMOE_RETURN_IF_ERROR(expect_zero("topk_weights_type", config.topk_weights_type));
+  MEGAMOE_RETURN_IF_ERROR(expect_zero("topo_type", config.topo_type));
+  return expect_zero("combine_comm_mode", config.combine_comm_mode);
+}
+
+Result<ActivationPlan> plan_activation(const Activation& activation) {
+  const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations),
+                                 [&](const ActivationRow& r) { return activation.name == r.name; });
+  if (row == std::end(kActivations)) {
+    std::string names;
+    for (const ActivationRow& r : kActivations) names += (names.empty() ? "" : ", ") + std::string(r.name);
+    return Status(Code::kInvalidArgument, "activation = \"" + activation.name + "\": expected one of " + names);
+  }
+  if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
+    return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
+                                              ": expected a number >= 0 (0 = not clamped)");
+  }
+  // Callers pass the largest float for "no clamp", also to activations that have none.
+  const bool clamps = activation.clamp && *activation.clamp > 0 && *activation.clamp < 3.4028234e38;
+  if (clamps && !row->takes_clamp) {
+    return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
+                                              ": expected none for activation " + activation.name);
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "alpha", row->takes_alpha, activation.alpha));
+  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "beta", row->takes_beta, activation.beta));
+  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "linear_beta", row->takes_linear_beta, activation.linear_beta));
+  ActivationPlan plan;
+  plan.kind = row->kind;
+  plan.gated = row->gated;
+  if (clamps) plan.params.clamp = static_cast<float>(*activation.clamp);
+  if (activation.alpha) plan.params.alpha = static_cast<float>(*activation.alpha);
+  if (activation.beta) plan.params.beta = static_cast<float>(*activation.beta);
+  if (activation.linear_beta) plan.params.linear_beta = static_cast<float>(*activation.linear_beta);
+  if (row->kind == kernel::ActivationKind::kSituGlu) {
+    if (!(plan.params.beta > 0)) {
+      return Status(Code::kInvalidArgument, "activation_params.beta = " + number(plan.params.beta) +
+                                                ": expected a number > 0 for activation situglu");
+    }
+    if (activation.linear_beta && !(plan.params.linear_beta > 0)) {
+      return Status(Code::kInvalidArgument, "activation_params.linear_beta = " + number(plan.params.linear_beta) +
+                                                ": expected a number > 0 for activation situglu");
+    }
+  }
+  return plan;
+}
+
+Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
+  MEGAMOE_RETURN_IF_ERROR(expect_type("x", args.x, {DType::kBFloat16}));
+  if (args.x.dims != 2 || args.x.shape[1] != config.hidden) {
+    return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
+                                              std::to_string(config.hidden) + ")");
+  }
+  const int64_t tokens = args.x.shape[0];
+  if (tokens > config.num_max_tokens_per_rank) {
+    return Status(Code::kCapacity, "x has " + std::to_string(tokens) +
+                                       " tokens: expected at most num_max_tokens_per_rank = " +
+                                       std::to_string(config.num_max_tokens_per_rank));
+  }
+  MEGAMOE_RETURN_IF_ERROR(expect_data("x", args.x));
+  MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, config.num_topk}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_ids", args.topk_ids));
+  MEGAMOE_RETURN_IF_ERROR(expect_type("topk_weights", args.topk_weights, {DType::kFloat32, DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_weights", args.topk_weights, {tokens, config.num_topk}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_weights", args.topk_weights));
+  if (args.x_active_mask.present()) {
+    MEGAMOE_RETURN_IF_ERROR(expect_type("x_active_mask", args.x_active_mask, {DType::kInt8, DType::kUInt8}));
+    MEGAMOE_RETURN_IF_ERROR(expect_shape("x_active_mask", args.x_active_mask, {tokens}));
+    MEGAMOE_RETURN_IF_ERROR(expect_data("x_active_mask", args.x_active_mask));
+  }
+  MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {tokens, config.hidden}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("y", args.y));
+  if (args.expert_token_nums.present()) {
+    MEGAMOE_RETURN_IF_ERROR(expect_type("expert_token_nums", args.expert_token_nums, {DType::kInt32}));
+    MEGAMOE_RETURN_IF_ERROR(expect_shape("expert_token_nums", args.expert_token_nums, {experts_of_rank}));
+    MEGAMOE_RETURN_IF_ERROR(expect_data("expert_token_nums", args.expert_token_nums));
+  }
+  return Status::ok();
+}
+
+}  // namespace megamoe::moe

@@ -1,0 +1,31 @@
+// Checks of everything a caller passes: settings once, the layer once, tensors every call. All in release builds.
+#pragma once
+
+#include "kernel/contract.h"
+#include "megamoe/mega_moe.h"
+
+namespace megamoe::moe {
+
+/// Settings of a buffer for a group of `ranks`.
+Status check_config(const BufferConfig& config, int64_t ranks);
+
+/// Most experts of one rank; expert e lives on rank e / experts_per_rank.
+int64_t experts_per_rank(const BufferConfig& config, int64_t ranks);
+/// Experts of one rank; the last ranks may have fewer, or none.
+int64_t local_experts(const BufferConfig& config, int64_t ranks, int64_t rank);
+
+/// Rows one rank can receive: max_recv_token_num, or the most that can arrive.
+Result<int64_t> capacity(const BufferConfig& config, int64_t ranks);
+
+/// An activation ready for the kernels.
+struct ActivationPlan {
+  kernel::ActivationKind kind = kernel::ActivationKind::kSwiglu;
+  kernel::ActivationParams params;
+  bool gated = true;
+};
+Result<ActivationPlan> plan_activation(const Activation& activation);
+
+/// Tensors of one call.
+Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank);
+
+}  // namespace megamoe::moe
