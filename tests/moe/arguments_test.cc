@@ -1,0 +1,332 @@
+// Every public argument with a wrong value: the error names it, and no output is written.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/layer.h"
+
+namespace megamoe {
+namespace {
+
+using test::RankTokens;
+using test::TestLayer;
+
+const test::LayerShape kShape{64, 32, 8, 2, "A16W16", "swiglu"};
+
+struct ConfigCase {
+  const char* name;
+  std::function<void(BufferConfig&)> change;
+  const char* message;
+};
+
+TEST(BufferArguments, WrongSettingsAreNamed) {
+  const ConfigCase cases[] = {
+      {"num_experts", [](BufferConfig& c) { c.num_experts = 0; }, "num_experts = 0: expected a value in [1, "},
+      {"num_max_tokens", [](BufferConfig& c) { c.num_max_tokens_per_rank = -1; },
+       "num_max_tokens_per_rank = -1: expected a value in [1, "},
+      {"num_topk", [](BufferConfig& c) { c.num_topk = 0; }, "num_topk = 0: expected a value in [1, 32767]"},
+      {"hidden", [](BufferConfig& c) { c.hidden = 0; }, "hidden = 0: expected a value in [1, "},
+      {"intermediate", [](BufferConfig& c) { c.intermediate_hidden = -4; },
+       "intermediate_hidden = -4: expected a value in [1, "},
+      {"max_recv", [](BufferConfig& c) { c.max_recv_token_num = -1; },
+       "max_recv_token_num = -1: expected 0 (automatic) or a number of rows"},
+      {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; }, "dispatch_quant_mode = 3: expected one of 0 (bf16), 2 (int8_per_token)"},
+      {"out dtype",
+       [](BufferConfig& c) {
+         c.dispatch_quant_mode = 2;
+         c.dispatch_quant_out_dtype = DType::kFloat8E5M2;
+       },
+       "dispatch_quant_out_dtype = float8_e5m2: expected int8, or undefined with dispatch_quant_mode 2"},
+      {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 3; }, "combine_quant_mode = 3: expected 0"},
+      {"comm_alg", [](BufferConfig& c) { c.comm_alg = "ring"; }, "comm_alg = \"ring\": expected \"\""},
+      {"weights type", [](BufferConfig& c) { c.topk_weights_type = 1; }, "topk_weights_type = 1: expected 0"},
+      {"topo", [](BufferConfig& c) { c.topo_type = 2; }, "topo_type = 2: expected 0"},
+      {"comm mode", [](BufferConfig& c) { c.combine_comm_mode = 1; }, "combine_comm_mode = 1: expected 0"},
+      {"profile", [](BufferConfig& c) { c.profile = "tpu"; }, "profile = \"tpu\": expected one of cpu"},
+  };
+  const TestLayer layer(kShape, 1);
+  for (const ConfigCase& test_case : cases) {
+    BufferConfig config = layer.config(8);
+    test_case.change(config);
+    const auto buffer = SymmBuffer::create(Group::self(), config);
+    ASSERT_FALSE(buffer) << test_case.name;
+    EXPECT_NE(buffer.status().message().find(test_case.message), std::string::npos) << buffer.status().message();
+    EXPECT_FALSE(mega_moe_ccl_buffer_size(1, config)) << test_case.name;
+  }
+}
+
+TEST(BufferArguments, WrongOptionsAreNamed) {
+  const TestLayer layer(kShape, 1);
+  BufferOptions options;
+  options.threads = -2;
+  EXPECT_EQ(SymmBuffer::create(Group::self(), layer.config(8), options).status().message(),
+            "threads = -2: expected 0 (automatic) or a positive number");
+  options = {};
+  options.deadline = std::chrono::milliseconds(0);
+  EXPECT_EQ(SymmBuffer::create(Group::self(), layer.config(8), options).status().message(),
+            "deadline = 0 ms: expected a positive time");
+}
+
+TEST(BufferArguments, SizesThatOverflowAreRefused) {
+  BufferConfig config = TestLayer(kShape, 1).config(8);
+  config.num_max_tokens_per_rank = int64_t{1} << 32;
+  config.num_topk = 32767;
+  config.hidden = int64_t{1} << 24;
+  EXPECT_FALSE(mega_moe_ccl_buffer_size(4096, config));
+  config = TestLayer(kShape, 1).config(8);
+  EXPECT_EQ(*mega_moe_ccl_buffer_size(1, config),
+            (*SymmBuffer::create(Group::self(), config))->ccl_buffer_size());
+}
+
+TEST(BufferArguments, OneWrongRankIsAnErrorOnAllRanks) {
+  const TestLayer layer(kShape, 1);
+  std::vector<Status> statuses(4);
+  test::on_local_ranks(4, [&](int rank, const Group& group) {
+    BufferConfig config = layer.config(8);
+    if (rank == 2) config.hidden = 0;
+    statuses[static_cast<size_t>(rank)] = SymmBuffer::create(group, config).status();
+  });
+  for (size_t r = 0; r < 4; ++r) {
+    EXPECT_FALSE(statuses[r]);
+    EXPECT_NE(statuses[r].message().find("hidden = 0"), std::string::npos) << statuses[r].message();
+  }
+}
+
+struct LayerCase {
+  const char* name;
+  std::function<void(Layer&)> change;
+  const char* message;
+};
+
+TEST(LayerArguments, WrongLayersAreNamed) {
+  static uint16_t some[64] = {};
+  const LayerCase cases[] = {
+      {"activation", [](Layer& l) { l.activation.name = "relu"; },
+       "activation = \"relu\": expected one of swiglu, swiglustep, swigluoai, situglu, gelu"},
+      {"clamp", [](Layer& l) { l.activation.clamp = -1; }, "activation_clamp = -1: expected a number >= 0"},
+      {"clamp nan", [](Layer& l) { l.activation.clamp = std::nan(""); }, "activation_clamp = nan: expected a number >= 0"},
+      {"alpha", [](Layer& l) { l.activation.alpha = 2; }, "activation_params.alpha = 2: expected none for activation swiglu"},
+      {"alpha inf",
+       [](Layer& l) {
+         l.activation.name = "swigluoai";
+         l.activation.alpha = std::numeric_limits<double>::infinity();
+       },
+       "activation_params.alpha = inf: expected a finite number"},
+      {"beta",
+       [](Layer& l) {
+         l.activation.name = "situglu";
+         l.activation.beta = 0;
+       },
+       "activation_params.beta = 0: expected a number > 0 for activation situglu"},
+      {"linear beta",
+       [](Layer& l) {
+         l.activation.name = "situglu";
+         l.activation.linear_beta = -1;
+       },
+       "activation_params.linear_beta = -1: expected a number > 0 for activation situglu"},
+      {"weight1 missing", [](Layer& l) { l.weight1.weight.clear(); }, "weight1"},
+      {"weight1 type", [](Layer& l) { l.weight1.weight[0].dtype = DType::kFloat32; }, "weight1"},
+      {"weight1 shape", [](Layer& l) { l.weight1.weight[0].shape[1] = 63; }, "weight1"},
+      {"weight2 shape", [](Layer& l) { l.weight2.weight[0].shape[2] = 63; }, "weight2"},
+      {"weight2 experts", [](Layer& l) { l.weight2.weight[0].shape[0] = 7; }, "weight2"},
+      {"scales superfluous",
+       [](Layer& l) { l.weight1.scale.push_back(TensorView(some, DType::kFloat32, {8, 64})); }, "weight_scales1"},
+      {"scales superfluous 2",
+       [](Layer& l) { l.weight2.scale.push_back(TensorView(some, DType::kFloat32, {8, 64})); }, "weight_scales2"},
+  };
+  const TestLayer layer(kShape, 1);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(8));
+  ASSERT_TRUE(buffer);
+  for (const LayerCase& test_case : cases) {
+    Layer wrong = layer.layer(1, 0, false);
+    test_case.change(wrong);
+    const auto moe = MegaMoe::create(*buffer, wrong);
+    ASSERT_FALSE(moe) << test_case.name;
+    EXPECT_NE(moe.status().message().find(test_case.message), std::string::npos) << moe.status().message();
+  }
+  EXPECT_FALSE(MegaMoe::create(nullptr, layer.layer(1, 0, false)));
+}
+
+TEST(LayerArguments, WeightsOfAnotherScenarioAreNamed) {
+  const TestLayer int8(test::LayerShape{64, 32, 8, 2, "A8W8-INT", "swiglu"}, 1);
+  auto buffer = SymmBuffer::create(Group::self(), TestLayer(kShape, 1).config(8));
+  ASSERT_TRUE(buffer);
+  EXPECT_EQ(MegaMoe::create(*buffer, int8.layer(1, 0, true)).status().message(),
+            "weight1 has type int8: expected bfloat16 with dispatch_quant_mode 0");
+}
+
+struct CallCase {
+  const char* name;
+  std::function<void(CallArgs&)> change;
+  const char* message;
+};
+
+TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
+  static int32_t ids[32];
+  static uint16_t wide[16 * 64];
+  const auto with_id = [](int32_t value) {
+    return [value](CallArgs& a) {
+      std::copy_n(static_cast<const int32_t*>(a.topk_ids.data), 12, ids);
+      ids[3 * 2 + 1] = value;
+      a.topk_ids.data = ids;
+    };
+  };
+  const CallCase cases[] = {
+      {"x type", [](CallArgs& a) { a.x.dtype = DType::kFloat32; }, "x has type float32: expected bfloat16"},
+      {"x missing", [](CallArgs& a) { a.x = {}; }, "x has type no tensor: expected bfloat16"},
+      {"x shape", [](CallArgs& a) { a.x.shape[1] = 63; }, "x has shape (6, 63): expected (T, 64)"},
+      {"x dims", [](CallArgs& a) { a.x.dims = 1; }, "x has shape (6,): expected (T, 64)"},
+      {"x null", [](CallArgs& a) { a.x.data = nullptr; }, "x has no data: expected 384 elements"},
+      {"x layout", [](CallArgs& a) { a.x.layout = Layout::kFractalNz; }, "x has layout FRACTAL_NZ: expected ND"},
+      {"tokens",
+       [](CallArgs& a) {
+         a.x = {wide, DType::kBFloat16, {9, 64}};
+       },
+       "x has 9 tokens: expected at most num_max_tokens_per_rank = 8"},
+      {"ids type", [](CallArgs& a) { a.topk_ids.dtype = DType::kFloat32; },
+       "topk_ids has type float32: expected int32 or int64"},
+      {"ids shape", [](CallArgs& a) { a.topk_ids.shape[1] = 3; }, "topk_ids has shape (6, 3): expected (6, 2)"},
+      {"id = E", with_id(8), "topk_ids[3][1] = 8: expected -1 (slot not used) or an expert in [0, 8)"},
+      {"id = -2", with_id(-2), "topk_ids[3][1] = -2: expected -1"},
+      {"id = INT_MAX", with_id(std::numeric_limits<int32_t>::max()), "topk_ids[3][1] = 2147483647: expected -1"},
+      {"id = INT_MIN", with_id(std::numeric_limits<int32_t>::min()), "topk_ids[3][1] = -2147483648: expected -1"},
+      {"weights type", [](CallArgs& a) { a.topk_weights.dtype = DType::kInt32; },
+       "topk_weights has type int32: expected float32 or bfloat16"},
+      {"weights shape", [](CallArgs& a) { a.topk_weights.shape[0] = 5; },
+       "topk_weights has shape (5, 2): expected (6, 2)"},
+      {"mask type", [](CallArgs& a) { a.x_active_mask = {ids, DType::kInt32, {6}}; },
+       "x_active_mask has type int32: expected int8 or uint8"},
+      {"mask shape", [](CallArgs& a) { a.x_active_mask = {ids, DType::kInt8, {7}}; },
+       "x_active_mask has shape (7,): expected (6,)"},
+      {"y type", [](CallArgs& a) { a.y.dtype = DType::kFloat16; }, "y has type float16: expected bfloat16"},
+      {"y shape", [](CallArgs& a) { a.y.shape[0] = 5; }, "y has shape (5, 64): expected (6, 64)"},
+      {"y missing", [](CallArgs& a) { a.y = {}; }, "y has type no tensor: expected bfloat16"},
+      {"nums type", [](CallArgs& a) { a.expert_token_nums.dtype = DType::kInt64; },
+       "expert_token_nums has type int64: expected int32"},
+      {"nums shape", [](CallArgs& a) { a.expert_token_nums.shape[0] = 9; },
+       "expert_token_nums has shape (9,): expected (8,)"},
+  };
+  TestLayer layer(kShape, 1);
+  RankTokens tokens = layer.tokens(6);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(8));
+  ASSERT_TRUE(buffer);
+  auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+  ASSERT_TRUE(moe);
+  for (const CallCase& test_case : cases) {
+    layer.poison(tokens);
+    const RankTokens before = tokens;
+    CallArgs args = layer.args(tokens, 8);
+    test_case.change(args);
+    const Status status = (*moe)->run(args);
+    ASSERT_FALSE(status) << test_case.name;
+    EXPECT_EQ(status.message().rfind(test_case.message, 0), 0u) << test_case.name << ": " << status.message();
+    EXPECT_EQ(tokens.y, before.y) << test_case.name;
+    EXPECT_EQ(tokens.counts, before.counts) << test_case.name;
+    EXPECT_TRUE((*moe)->run(layer.args(tokens, 8))) << "the next legal call works";
+  }
+}
+
+TEST(CallArguments, AWrongIdOnOneRankIsTheSameErrorOnAllAndTheNextCallWorks) {
+  TestLayer layer(kShape, 1);
+  std::vector<RankTokens> ranks;
+  for (int r = 0; r < 4; ++r) ranks.push_back(layer.tokens(5));
+  std::vector<Status> wrong(4);
+  std::vector<Status> right(4);
+  const std::vector<uint16_t> untouched = ranks[0].y;
+  test::on_local_ranks(4, [&](int rank, const Group& group) {
+    RankTokens& tokens = ranks[static_cast<size_t>(rank)];
+    auto buffer = SymmBuffer::create(group, layer.config(8), {1});
+    ASSERT_TRUE(buffer) << buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(4, rank, true));
+    ASSERT_TRUE(moe);
+    const int32_t good = tokens.ids[3];
+    if (rank == 2) tokens.ids[3] = 8;
+    wrong[static_cast<size_t>(rank)] = (*moe)->run(layer.args(tokens, 2));
+    EXPECT_EQ(tokens.y, untouched);
+    tokens.ids[3] = good;
+    right[static_cast<size_t>(rank)] = (*moe)->run(layer.args(tokens, 2));
+  });
+  for (size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(wrong[r].code(), Code::kInvalidArgument);
+    EXPECT_EQ(wrong[r].message(), "rank 2: topk_ids[1][1] = 8: expected -1 (slot not used) or an expert in [0, 8)");
+    EXPECT_TRUE(right[r]) << right[r].message();
+  }
+}
+
+TEST(CallArguments, TooManyRowsForOneRankIsTheSameErrorOnAll) {
+  TestLayer layer(kShape, 1);
+  std::vector<RankTokens> ranks;
+  for (int r = 0; r < 4; ++r) ranks.push_back(layer.tokens(8, [](int64_t, int64_t k) { return static_cast<int32_t>(6 + k); }));
+  std::vector<Status> statuses(4);
+  test::on_local_ranks(4, [&](int rank, const Group& group) {
+    RankTokens& tokens = ranks[static_cast<size_t>(rank)];
+    BufferConfig config = layer.config(8);
+    config.max_recv_token_num = 63;
+    auto buffer = SymmBuffer::create(group, config, {1});
+    ASSERT_TRUE(buffer) << buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(4, rank, true));
+    ASSERT_TRUE(moe);
+    const std::vector<uint16_t> untouched = tokens.y;
+    const std::vector<int32_t> counts = tokens.counts;
+    statuses[static_cast<size_t>(rank)] = (*moe)->run(layer.args(tokens, 2));
+    EXPECT_EQ(tokens.y, untouched);
+    EXPECT_EQ(tokens.counts, counts);
+    CallArgs fewer = layer.args(tokens, 2);
+    for (auto* tensor : {&fewer.x, &fewer.topk_ids, &fewer.topk_weights}) tensor->shape[0] = 7;
+    fewer.y.shape[0] = 7;
+    EXPECT_TRUE((*moe)->run(fewer)) << "the next legal call works";
+  });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), Code::kCapacity);
+    EXPECT_EQ(status.message(), statuses[0].message());
+    for (const char* part : {"max_recv_token_num", "rank 3", "64", "63"}) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+  }
+}
+
+TEST(CallArguments, ADestroyedBufferRefusesCalls) {
+  TestLayer layer(kShape, 1);
+  RankTokens tokens = layer.tokens(3);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(8));
+  ASSERT_TRUE(buffer);
+  auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+  ASSERT_TRUE(moe);
+  (*buffer)->destroy();
+  (*buffer)->destroy();
+  EXPECT_EQ((*moe)->run(layer.args(tokens, 8)).code(), Code::kClosed);
+  EXPECT_EQ(MegaMoe::create(*buffer, layer.layer(1, 0, true)).status().code(), Code::kClosed);
+}
+
+TEST(CallArguments, StridedTensorsGiveTheBitsOfContiguousOnes) {
+  TestLayer layer(kShape, 9);
+  RankTokens tokens = layer.tokens(5);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(8));
+  ASSERT_TRUE(buffer);
+  auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+  ASSERT_TRUE(moe);
+  ASSERT_TRUE((*moe)->run(layer.args(tokens, 8)));
+  // The same values in columns: element (t, h) at h * 5 + t, ids as int64 with a gap, outputs likewise.
+  std::vector<uint16_t> x(5 * 64), y(5 * 64, 0x7fff);
+  std::vector<int64_t> ids(5 * 2 * 3, 99);
+  for (int64_t t = 0; t < 5; ++t) {
+    for (int64_t h = 0; h < 64; ++h) x[static_cast<size_t>(h * 5 + t)] = tokens.x[static_cast<size_t>(t * 64 + h)];
+    for (int64_t k = 0; k < 2; ++k) ids[static_cast<size_t>(t * 6 + k * 3)] = tokens.ids[static_cast<size_t>(t * 2 + k)];
+  }
+  CallArgs args = layer.args(tokens, 8);
+  args.x = {x.data(), DType::kBFloat16, {5, 64}};
+  args.x.strides[0] = 1, args.x.strides[1] = 5;
+  args.y = {y.data(), DType::kBFloat16, {5, 64}};
+  args.y.strides[0] = 1, args.y.strides[1] = 5;
+  args.topk_ids = {ids.data(), DType::kInt64, {5, 2}};
+  args.topk_ids.strides[0] = 6, args.topk_ids.strides[1] = 3;
+  ASSERT_TRUE((*moe)->run(args));
+  for (int64_t t = 0; t < 5; ++t) {
+    for (int64_t h = 0; h < 64; ++h) {
+      ASSERT_EQ(y[static_cast<size_t>(h * 5 + t)], tokens.y[static_cast<size_t>(t * 64 + h)]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace megamoe

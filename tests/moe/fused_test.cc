@@ -1,0 +1,207 @@
+// The fused layer against the reference, and its independence of ranks, threads, batch and transport.
+#include <gtest/gtest.h>
+
+#include "support/layer.h"
+
+namespace megamoe {
+namespace {
+
+using test::LayerShape;
+using test::RankTokens;
+using test::TestLayer;
+
+struct RunOptions {
+  int threads = 1;
+  Isa isa = Isa::kGeneric;
+  bool packed = true;
+};
+
+// Runs the layer over a local group, one entry of `ranks` per rank; expects success.
+void run_local(const TestLayer& layer, std::vector<RankTokens>& ranks, int64_t max_tokens, const RunOptions& options) {
+  const int size = static_cast<int>(ranks.size());
+  test::on_local_ranks(size, [&](int rank, const Group& group) {
+    RankTokens& tokens = ranks[static_cast<size_t>(rank)];
+    layer.poison(tokens);
+    BufferOptions buffer_options;
+    buffer_options.threads = options.threads;
+    buffer_options.isa = options.isa;
+    auto buffer = SymmBuffer::create(group, layer.config(max_tokens), buffer_options);
+    ASSERT_TRUE(buffer) << buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(size, rank, options.packed));
+    ASSERT_TRUE(moe) << moe.status().message();
+    const Status status = (*moe)->run(layer.args(tokens, layer.local_experts(size, rank)));
+    ASSERT_TRUE(status) << status.message();
+  });
+}
+
+double bound(const LayerShape& shape) { return shape.scenario == "A16W16" ? 4e-3 : 1e-3; }
+
+std::vector<uint16_t> gather_y(const std::vector<RankTokens>& ranks) {
+  std::vector<uint16_t> all;
+  for (const RankTokens& rank : ranks) all.insert(all.end(), rank.y.begin(), rank.y.end());
+  return all;
+}
+
+// Splits the tokens of one rank over several, in order; `sizes` sums to the total.
+std::vector<RankTokens> split(const TestLayer& layer, const RankTokens& all, const std::vector<int64_t>& sizes) {
+  std::vector<RankTokens> ranks;
+  int64_t at = 0;
+  for (const int64_t size : sizes) {
+    RankTokens rank;
+    rank.tokens = size;
+    const int64_t h = layer.shape().hidden;
+    const int64_t k = layer.shape().topk;
+    rank.x.assign(all.x.begin() + at * h, all.x.begin() + (at + size) * h);
+    rank.ids.assign(all.ids.begin() + at * k, all.ids.begin() + (at + size) * k);
+    rank.weights.assign(all.weights.begin() + at * k, all.weights.begin() + (at + size) * k);
+    at += size;
+    ranks.push_back(std::move(rank));
+  }
+  return ranks;
+}
+
+class Fused : public testing::TestWithParam<const char*> {
+ protected:
+  LayerShape shape(int64_t hidden, int64_t intermediate, int64_t experts, int64_t topk) const {
+    LayerShape shape{hidden, intermediate, experts, topk, GetParam(), "swiglu"};
+    return shape;
+  }
+};
+
+TEST_P(Fused, MatchesTheReferenceOnEveryLevel) {
+  for (const Isa isa : test::runnable_levels()) {
+    for (const auto& [hidden, intermediate] : {std::pair<int64_t, int64_t>{128, 64}, {61, 33}, {352, 176}}) {
+      TestLayer layer(shape(hidden, intermediate, 8, 3), 11);
+      std::vector<RankTokens> ranks;
+      for (const int64_t count : {int64_t{70}, int64_t{0}}) ranks.push_back(layer.tokens(count));
+      const std::vector<RankTokens> want = layer.reference(ranks, 96);
+      run_local(layer, ranks, 96, {2, isa, true});
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        EXPECT_LT(test::relative_error(ranks[r].y, want[r].y), bound(layer.shape())) << isa_name(isa);
+        EXPECT_EQ(ranks[r].counts, want[r].counts);
+      }
+    }
+  }
+}
+
+TEST_P(Fused, EveryActivationMatchesTheReference) {
+  for (const char* activation : {"swiglu", "swiglustep", "swigluoai", "situglu", "gelu"}) {
+    LayerShape wanted = shape(64, 48, 4, 2);
+    wanted.activation = activation;
+    TestLayer layer(wanted, 5);
+    std::vector<RankTokens> ranks{layer.tokens(17)};
+    const std::vector<RankTokens> want = layer.reference(ranks, 17);
+    for (const Isa isa : test::runnable_levels()) {
+      run_local(layer, ranks, 17, {1, isa, true});
+      EXPECT_LT(test::relative_error(ranks[0].y, want[0].y), bound(wanted)) << activation << " " << isa_name(isa);
+    }
+  }
+}
+
+TEST_P(Fused, SameBitsForAnyRanksThreadsAndPacking) {
+  TestLayer layer(shape(96, 40, 8, 3), 21);
+  const RankTokens all = layer.tokens(67);
+  for (const Isa isa : test::runnable_levels()) {
+    std::vector<RankTokens> one = split(layer, all, {67});
+    run_local(layer, one, 67, {1, isa, true});
+    const std::vector<uint16_t> want = gather_y(one);
+    const std::vector<std::vector<int64_t>> splits = {{67}, {30, 37}, {0, 5, 1, 61}, {9, 9, 9, 9, 9, 9, 9, 4}};
+    for (const std::vector<int64_t>& sizes : splits) {
+      for (const int threads : {1, 2, 3, 4}) {
+        std::vector<RankTokens> ranks = split(layer, all, sizes);
+        run_local(layer, ranks, 67, {threads, isa, threads % 2 == 0});
+        EXPECT_EQ(gather_y(ranks), want) << isa_name(isa) << " " << sizes.size() << " ranks, " << threads << " threads";
+      }
+    }
+  }
+}
+
+TEST_P(Fused, ATokenAloneHasTheBitsItHasInABatch) {
+  TestLayer layer(shape(64, 32, 4, 2), 31);
+  const RankTokens all = layer.tokens(257);
+  for (const Isa isa : test::runnable_levels()) {
+    std::vector<RankTokens> batch = split(layer, all, {257});
+    run_local(layer, batch, 257, {2, isa, true});
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(1), {1, isa});
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe);
+    for (int64_t t = 0; t < 257; ++t) {
+      std::vector<RankTokens> pieces = split(layer, all, {t, 1, 256 - t});
+      RankTokens& token = pieces[1];
+      layer.poison(token);
+      ASSERT_TRUE((*moe)->run(layer.args(token, 4)));
+      const std::vector<uint16_t> want(batch[0].y.begin() + t * 64, batch[0].y.begin() + (t + 1) * 64);
+      ASSERT_EQ(token.y, want) << isa_name(isa) << " token " << t;
+    }
+  }
+}
+
+TEST_P(Fused, RoutingCornersMatchTheReference) {
+  TestLayer layer(shape(48, 24, 8, 2), 41);
+  const std::vector<std::pair<const char*, std::function<int32_t(int64_t, int64_t)>>> routings = {
+      {"all to the last expert", [](int64_t, int64_t) { return 7; }},
+      {"all to the first expert", [](int64_t, int64_t) { return 0; }},
+      {"slots not used", [](int64_t t, int64_t k) { return (t + k) % 3 == 0 ? -1 : static_cast<int32_t>((t * 2 + k) % 8); }},
+      {"nothing used", [](int64_t, int64_t) { return -1; }},
+      {"one expert of one rank", [](int64_t t, int64_t) { return t % 5 == 0 ? 3 : -1; }},
+  };
+  for (const auto& [name, choose] : routings) {
+    for (const int64_t count : {1, 15, 16, 17, 64, 65, 130}) {
+      std::vector<RankTokens> ranks;
+      for (int64_t r = 0; r < 4; ++r) ranks.push_back(layer.tokens(r == 1 ? 0 : count, choose));
+      ranks[2].active.assign(static_cast<size_t>(count), 1);
+      for (int64_t t = 0; t < count; t += 3) ranks[2].active[static_cast<size_t>(t)] = 0;
+      const std::vector<RankTokens> want = layer.reference(ranks, 130);
+      run_local(layer, ranks, 130, {1, default_isa().value(), true});
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        EXPECT_LT(test::relative_error(ranks[r].y, want[r].y), bound(layer.shape())) << name << " rank " << r;
+        EXPECT_EQ(ranks[r].counts, want[r].counts) << name;
+      }
+    }
+  }
+}
+
+TEST_P(Fused, ExpertsNeedNotDivideByRanks) {
+  TestLayer layer(shape(32, 16, 5, 2), 43);  // 4 ranks own 2, 2, 1 and 0 experts
+  const RankTokens all = layer.tokens(40);
+  std::vector<RankTokens> one = split(layer, all, {40});
+  run_local(layer, one, 40, {1, Isa::kGeneric, true});
+  std::vector<RankTokens> four = split(layer, all, {10, 10, 10, 10});
+  run_local(layer, four, 40, {1, Isa::kGeneric, true});
+  EXPECT_EQ(gather_y(four), gather_y(one));
+}
+
+TEST_P(Fused, NanTokensStayAlone) {
+  TestLayer layer(shape(64, 32, 4, 2), 51);
+  std::vector<RankTokens> clean{layer.tokens(9)};
+  std::vector<RankTokens> dirty = clean;
+  for (int64_t h = 0; h < 64; ++h) dirty[0].x[static_cast<size_t>(4 * 64 + h)] = 0x7fc0;
+  for (const Isa isa : test::runnable_levels()) {
+    run_local(layer, clean, 9, {1, isa, true});
+    run_local(layer, dirty, 9, {1, isa, true});
+    for (size_t i = 0; i < clean[0].y.size(); ++i) {
+      if (i / 64 != 4) ASSERT_EQ(dirty[0].y[i], clean[0].y[i]) << isa_name(isa);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, Fused, testing::Values("A16W16", "A8W8-INT"), [](const auto& info) {
+  return std::string(info.param) == "A16W16" ? "A16W16" : "A8W8Int";
+});
+
+TEST(Fused, DescribesTheKernelsThatRun) {
+  TestLayer layer({64, 32, 4, 2, "A8W8-INT", "swiglu"}, 1);
+  for (const Isa isa : test::runnable_levels()) {
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(4), {1, isa});
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe);
+    const std::string text = (*moe)->describe();
+    EXPECT_NE(text.find(std::string("isa: ") + isa_name(isa)), std::string::npos) << text;
+    EXPECT_NE(text.find("Linear1 kernel: s8"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace megamoe

@@ -1,0 +1,97 @@
+// The schedule hands out every piece once, in a legal order, to any number of threads.
+#include "moe/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace megamoe::moe {
+namespace {
+
+struct Seen {
+  std::atomic<uint32_t> pieces[4] = {};
+};
+
+// Runs a call to its end on `threads` threads and checks the order of stages inside every block.
+void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_t dispatch, int64_t combine,
+              int threads) {
+  schedule.reset(blocks, dispatch, combine);
+  std::vector<Seen> seen(blocks.size());
+  std::vector<std::atomic<int>> dispatched(static_cast<size_t>(dispatch));
+  std::vector<std::atomic<int>> combined(static_cast<size_t>(combine));
+  std::atomic<int64_t> sent{0};
+  std::atomic<int64_t> returned{0};
+  const auto work = [&] {
+    while (!schedule.drained()) {
+      const Piece piece = schedule.claim([&](int64_t) { return sent.load() == dispatch; },
+                                         [&](int64_t) { return returned.load() == static_cast<int64_t>(blocks.size()); });
+      if (!piece) continue;
+      if (piece.work == Work::kDispatch) {
+        EXPECT_EQ(dispatched[static_cast<size_t>(piece.index)].fetch_add(1), 0);
+        sent.fetch_add(1);
+      } else if (piece.work == Work::kCombine) {
+        EXPECT_EQ(combined[static_cast<size_t>(piece.index)].fetch_add(1), 0);
+        EXPECT_EQ(returned.load(), static_cast<int64_t>(blocks.size()));
+      } else {
+        const auto stage = static_cast<size_t>(piece.work) - 1;
+        const auto block = static_cast<size_t>(piece.block);
+        if (stage > 0) EXPECT_EQ(seen[block].pieces[stage - 1].load(), blocks[block].counts[stage - 1]);
+        EXPECT_LT(piece.index, blocks[block].counts[stage]);
+        seen[block].pieces[stage].fetch_add(1);
+      }
+      if (schedule.finish(piece) == Schedule::Event::kBlockDone) {
+        returned.fetch_add(1);
+        schedule.retire();
+      }
+    }
+  };
+  std::vector<std::thread> team;
+  for (int i = 0; i < threads; ++i) team.emplace_back(work);
+  for (std::thread& thread : team) thread.join();
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    for (size_t s = 0; s < 4; ++s) EXPECT_EQ(seen[b].pieces[s].load(), blocks[b].counts[s]);
+  }
+  for (const auto& count : dispatched) EXPECT_EQ(count.load(), 1);
+  for (const auto& count : combined) EXPECT_EQ(count.load(), 1);
+}
+
+TEST(Schedule, HandsOutEveryPieceOnce) {
+  std::mt19937 random(7);
+  Schedule schedule(64, 64);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<BlockPieces> blocks(random() % 12);
+    for (BlockPieces& block : blocks) {
+      for (uint32_t& count : block.counts) count = 1 + random() % 5;
+    }
+    run_call(schedule, blocks, random() % 6, random() % 9, 1 + static_cast<int>(random() % 3));
+  }
+}
+
+TEST(Schedule, AnEmptyCallIsDrained) {
+  Schedule schedule(1, 1);
+  schedule.reset({}, 0, 0);
+  EXPECT_TRUE(schedule.drained());
+  EXPECT_FALSE(schedule.claim([](int64_t) { return true; }, [](int64_t) { return true; }));
+}
+
+TEST(Schedule, TakesDispatchFirstAndTheFirstOpenBlockNext) {
+  Schedule schedule(2, 1);
+  const std::vector<BlockPieces> blocks(2, BlockPieces{{1, 2, 1, 1}});
+  schedule.reset(blocks, 1, 1);
+  const auto yes = [](int64_t) { return true; };
+  const auto no = [](int64_t) { return false; };
+  EXPECT_EQ(schedule.claim(yes, no).work, Work::kDispatch);
+  const Piece prepare = schedule.claim(yes, no);
+  EXPECT_EQ(prepare.work, Work::kPrepare);
+  EXPECT_EQ(prepare.block, 0);
+  EXPECT_EQ(schedule.claim(yes, no).block, 1);  // block 0 has nothing to claim until its piece is finished
+  EXPECT_FALSE(schedule.claim(yes, no));
+  EXPECT_EQ(schedule.finish(prepare), Schedule::Event::kStageDone);
+  EXPECT_EQ(schedule.claim(yes, no).work, Work::kLinear1);
+  EXPECT_EQ(schedule.claim(yes, yes).work, Work::kCombine);
+}
+
+}  // namespace
+}  // namespace megamoe::moe
