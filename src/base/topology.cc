@@ -23,7 +23,8 @@ int count_inside(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_c
   int count = 0;
   const int depth = hwloc_get_type_depth(topology, type);
   if (depth < 0 && depth != HWLOC_TYPE_DEPTH_NUMANODE) return 0;
-  for (hwloc_obj_t object = nullptr; (object = hwloc_get_next_obj_by_depth(topology, depth, object)) != nullptr;) {
+  for (hwloc_obj_t object = nullptr;
+       (object = hwloc_get_next_obj_by_depth(topology, depth, object)) != nullptr;) {
     if (hwloc_bitmap_intersects(object->cpuset, allowed)) ++count;
   }
   return count;

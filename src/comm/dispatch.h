@@ -18,7 +18,8 @@ struct TokenRow {
 /// Adds one to a counter in `rank`'s segment and wakes that rank when the counter reaches `target`.
 void count_one(Session& session, int rank, size_t offset, uint32_t target);
 
-/// Sends the row of (home.token, home.slot) to `expert`; `order` is its position among this rank's rows of that expert.
+/// Sends the row of (home.token, home.slot) to `expert`; `order` is its position among this rank's rows of
+/// that expert.
 void send_row(Session& session, const SymmLayout& layout, const RowPlan& plan, int64_t expert, uint32_t order,
               const TokenRow& row, float weight, const RowHome& home);
 

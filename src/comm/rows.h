@@ -26,7 +26,9 @@ class RowPlan {
   int64_t first_block(int64_t expert) const { return first_block_[expert]; }
   /// Position inside the expert of this rank's first row.
   int64_t self_offset(int64_t expert) const { return self_offset_[expert]; }
-  int64_t blocks(int64_t expert) const { return (total_[expert] + input_.block_rows - 1) / input_.block_rows; }
+  int64_t blocks(int64_t expert) const {
+    return (total_[expert] + input_.block_rows - 1) / input_.block_rows;
+  }
   /// Rows of block b of an expert.
   int64_t block_rows(int64_t expert, int64_t b) const {
     const int64_t left = total_[expert] - b * input_.block_rows;

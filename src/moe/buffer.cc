@@ -68,14 +68,14 @@ comm::Settings settings_of(const BufferConfig& config, const comm::SymmLayout& l
   };
 }
 
-// A rank whose own arguments are wrong still meets the others, so that nobody waits for it: the difference in the first
-// field is then the error of every rank.
+// A rank whose own arguments are wrong still meets the others, so that nobody waits for it: the difference in
+// the first field is then the error of every rank.
 Status refuse_creation(const Group& group, const BufferOptions& options, const Status& why) {
   if (group.size() > 1) {
     comm::SessionOptions session_options;
     if (options.deadline.count() > 0) session_options.deadline = options.deadline;
-    Result<std::unique_ptr<comm::Session>> session =
-        comm::Session::open(group, sizeof(comm::SegmentHeader), {{"arguments", why.message()}}, session_options);
+    Result<std::unique_ptr<comm::Session>> session = comm::Session::open(
+        group, sizeof(comm::SegmentHeader), {{"arguments", why.message()}}, session_options);
     static_cast<void>(session);  // the caller's own error says more than what the others saw
   }
   return why;
@@ -88,7 +88,8 @@ int choose_threads(const BufferOptions& options, int ranks) {
 
 }  // namespace
 
-Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate, Isa isa) {
+Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate,
+                                  Isa isa) {
   const int64_t widest = 2 * intermediate;  // gelu keeps the whole width of Linear1
   Workspace workspace;
   workspace.packed_block1 = packed_block_bytes(hidden, isa);
@@ -98,8 +99,10 @@ Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden
   const auto blocks = static_cast<size_t>(layout.max_blocks());
   const auto rows = static_cast<size_t>(layout.input.capacity);
   const std::pair<base::Pages*, size_t> parts[] = {
-      {&workspace.packed1, blocks * workspace.packed_block1}, {&workspace.packed2, blocks * workspace.packed_block2},
-      {&workspace.activated, rows * workspace.activated_row}, {&workspace.codes, rows * workspace.codes_row},
+      {&workspace.packed1, blocks * workspace.packed_block1},
+      {&workspace.packed2, blocks * workspace.packed_block2},
+      {&workspace.activated, rows * workspace.activated_row},
+      {&workspace.codes, rows * workspace.codes_row},
       {&workspace.scales, rows * sizeof(float)},
   };
   for (const auto& [pages, bytes] : parts) {
@@ -113,7 +116,8 @@ Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden
 }  // namespace moe
 
 SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, const BufferOptions& options,
-                       const moe::Codec* codec_in, const comm::SymmLayout& layout_in, int threads_in, Isa isa_in)
+                       const moe::Codec* codec_in, const comm::SymmLayout& layout_in, int threads_in,
+                       Isa isa_in)
     : group(group_in),
       config(config_in),
       codec(codec_in),
@@ -143,10 +147,11 @@ Status SymmBuffer::Impl::allocate() {
                                 kernel::gemm_for(kernel::Family::kS8, isa).max_rows);
   const size_t tile = static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float);
   const auto panel = static_cast<size_t>(kernel::panel_bytes(kernel::Family::kBf16, widest));
-  const size_t strip = base::round_up(std::max(panel + 4096, static_cast<size_t>(config.num_topk) * sizeof(float)),
-                                      base::kCacheLine);
+  const size_t strip = base::round_up(
+      std::max(panel + 4096, static_cast<size_t>(config.num_topk) * sizeof(float)), base::kCacheLine);
   const size_t row = base::round_up(static_cast<size_t>(widest) * sizeof(float), base::kCacheLine);
-  const size_t codes = std::max(row, base::round_up(static_cast<size_t>(config.num_topk) * sizeof(void*), base::kCacheLine));
+  const size_t codes =
+      std::max(row, base::round_up(static_cast<size_t>(config.num_topk) * sizeof(void*), base::kCacheLine));
   const size_t each = base::round_up(tile + strip + row + codes, 4096) + base::kCacheLine;
   Result<base::Pages> pages = base::Pages::allocate(each * static_cast<size_t>(threads), /*huge=*/false);
   if (!pages) return pages.status();
@@ -154,17 +159,19 @@ Status SymmBuffer::Impl::allocate() {
   scratch.resize(static_cast<size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
     std::byte* start = scratch_pages.data() + each * static_cast<size_t>(thread);
-    scratch[static_cast<size_t>(thread)] = {start, start + tile, start + tile + strip, start + tile + strip + row};
+    scratch[static_cast<size_t>(thread)] = {start, start + tile, start + tile + strip,
+                                            start + tile + strip + row};
   }
   return Status::ok();
 }
 
-Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group& group, const BufferConfig& config,
+Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group& group,
+                                                                    const BufferConfig& config,
                                                                     const BufferOptions& options) {
   MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, group.size()));
   if (options.threads < 0) {
-    return Status(Code::kInvalidArgument,
-                  "threads = " + std::to_string(options.threads) + ": expected 0 (automatic) or a positive number");
+    return Status(Code::kInvalidArgument, "threads = " + std::to_string(options.threads) +
+                                              ": expected 0 (automatic) or a positive number");
   }
   if (options.deadline.count() <= 0) {
     return Status(Code::kInvalidArgument,
@@ -173,7 +180,8 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
   Result<Isa> isa = options.isa ? Result<Isa>(*options.isa) : default_isa();
   if (!isa) return isa.status();
   if (!isa_levels()[static_cast<size_t>(*isa)].runnable) return isa_from_name(isa_name(*isa)).status();
-  Result<const moe::Codec*> codec = moe::find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  Result<const moe::Codec*> codec =
+      moe::find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   if (!codec) return codec.status();
   Result<comm::SymmLayout> layout = moe::plan_layout(config, group.size());
   if (!layout) return layout.status();
@@ -184,7 +192,8 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
   return impl;
 }
 
-Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& group, const BufferConfig& config,
+Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& group,
+                                                                   const BufferConfig& config,
                                                                    const BufferOptions& options) {
   Result<std::unique_ptr<Impl>> prepared = prepare(group, config, options);
   if (!prepared) return moe::refuse_creation(group, options, prepared.status());
@@ -225,7 +234,9 @@ void SymmBuffer::Impl::leave(int64_t tokens) {
 }
 
 SymmBuffer::SymmBuffer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-SymmBuffer::~SymmBuffer() { destroy(); }
+SymmBuffer::~SymmBuffer() {
+  destroy();
+}
 
 Result<std::shared_ptr<SymmBuffer>> SymmBuffer::create(const Group& group, const BufferConfig& config,
                                                        const BufferOptions& options) {
@@ -242,19 +253,38 @@ void SymmBuffer::destroy() {
   impl_->workspace = {};
 }
 
-int SymmBuffer::rank() const { return impl_->group.rank(); }
-int SymmBuffer::world_size() const { return impl_->group.size(); }
-int SymmBuffer::threads() const { return impl_->threads; }
-Isa SymmBuffer::isa() const { return impl_->isa; }
-const BufferConfig& SymmBuffer::config() const { return impl_->config; }
-int64_t SymmBuffer::experts_per_rank() const { return impl_->local_experts; }
-int64_t SymmBuffer::capacity() const { return impl_->capacity; }
-int64_t SymmBuffer::ccl_buffer_size() const { return static_cast<int64_t>(impl_->layout.total); }
-std::vector<TraceSpan> SymmBuffer::trace() const { return impl_->trace.spans(); }
+int SymmBuffer::rank() const {
+  return impl_->group.rank();
+}
+int SymmBuffer::world_size() const {
+  return impl_->group.size();
+}
+int SymmBuffer::threads() const {
+  return impl_->threads;
+}
+Isa SymmBuffer::isa() const {
+  return impl_->isa;
+}
+const BufferConfig& SymmBuffer::config() const {
+  return impl_->config;
+}
+int64_t SymmBuffer::experts_per_rank() const {
+  return impl_->local_experts;
+}
+int64_t SymmBuffer::capacity() const {
+  return impl_->capacity;
+}
+int64_t SymmBuffer::ccl_buffer_size() const {
+  return static_cast<int64_t>(impl_->layout.total);
+}
+std::vector<TraceSpan> SymmBuffer::trace() const {
+  return impl_->trace.spans();
+}
 
 Status SymmBuffer::refuse_call(const Status& why) {
   const moe::CallGuard guard(impl_->busy);
-  if (!guard.taken()) return Status(Code::kInvalidArgument, "the buffer is in a call: expected one call at a time");
+  if (!guard.taken())
+    return Status(Code::kInvalidArgument, "the buffer is in a call: expected one call at a time");
   return impl_->exchange(why, 0);
 }
 

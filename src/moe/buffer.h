@@ -1,4 +1,5 @@
-// What a SymmBuffer holds: the session with the other ranks, this rank's threads, and the memory every call reuses.
+// What a SymmBuffer holds: the session with the other ranks, this rank's threads, and the memory every call
+// reuses.
 #pragma once
 
 #include <atomic>
@@ -30,8 +31,8 @@ struct Block {
   size_t arrived = 0;  ///< offset of its arrival counter
 };
 
-/// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams in, few
-/// enough that a block's activations stay in the second-level cache.
+/// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams
+/// in, few enough that a block's activations stay in the second-level cache.
 inline constexpr int64_t kBlockRows = 64;
 
 /// Private memory of a rank. Pages are touched on first use, so a size is an upper bound and not a cost.
@@ -42,7 +43,8 @@ struct Workspace {
   size_t codes_row = 0;      ///< bytes of one requantised row
   base::Pages packed1, packed2, activated, codes, scales;
 
-  static Result<Workspace> make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate, Isa isa);
+  static Result<Workspace> make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate,
+                                Isa isa);
 };
 
 /// Memory of one thread.
@@ -105,7 +107,8 @@ Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks);
 /// Holds a buffer for one call; a second call at the same time is an error.
 class CallGuard {
  public:
-  explicit CallGuard(std::atomic<bool>& busy) : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
+  explicit CallGuard(std::atomic<bool>& busy)
+      : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
   ~CallGuard() {
     if (taken_) busy_.store(false, std::memory_order_release);
   }

@@ -15,7 +15,9 @@ constexpr Limit kLimits[] = {
 
 }  // namespace
 
-std::span<const Limit> limits() { return kLimits; }
+std::span<const Limit> limits() {
+  return kLimits;
+}
 
 Status check_profile(std::string_view profile) {
   std::string names;
@@ -25,7 +27,8 @@ Status check_profile(std::string_view profile) {
     if (limit.profile != last) names += (names.empty() ? "" : ", ") + std::string(limit.profile);
     last = limit.profile;
   }
-  return Status(Code::kInvalidArgument, "profile = \"" + std::string(profile) + "\": expected one of " + names);
+  return Status(Code::kInvalidArgument,
+                "profile = \"" + std::string(profile) + "\": expected one of " + names);
 }
 
 Status check_limit(std::string_view profile, std::string_view parameter, int64_t value) {
@@ -34,10 +37,10 @@ Status check_limit(std::string_view profile, std::string_view parameter, int64_t
     if (value >= limit.smallest && value <= limit.largest && value % limit.multiple_of == 0) continue;
     const std::string multiple =
         limit.multiple_of > 1 ? "a multiple of " + std::to_string(limit.multiple_of) + " " : "a value ";
-    return Status(Code::kInvalidArgument, std::string(parameter) + " = " + std::to_string(value) + ": expected " +
-                                              multiple + "in [" + std::to_string(limit.smallest) + ", " +
-                                              std::to_string(limit.largest) + "] (profile " + std::string(profile) +
-                                              ")");
+    return Status(Code::kInvalidArgument,
+                  std::string(parameter) + " = " + std::to_string(value) + ": expected " + multiple + "in [" +
+                      std::to_string(limit.smallest) + ", " + std::to_string(limit.largest) + "] (profile " +
+                      std::string(profile) + ")");
   }
   return Status::ok();
 }

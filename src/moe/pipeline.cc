@@ -18,13 +18,20 @@ constexpr int64_t kCombineTokens = 4;
 
 TraceSpan::Stage trace_stage(Work work) {
   switch (work) {
-    case Work::kDispatch: return TraceSpan::Stage::kDispatch;
-    case Work::kPrepare: return TraceSpan::Stage::kPrepare;
-    case Work::kLinear1: return TraceSpan::Stage::kLinear1;
-    case Work::kRequantise: return TraceSpan::Stage::kRequantise;
-    case Work::kLinear2: return TraceSpan::Stage::kLinear2;
-    case Work::kCombine: return TraceSpan::Stage::kCombine;
-    case Work::kNone: break;
+    case Work::kDispatch:
+      return TraceSpan::Stage::kDispatch;
+    case Work::kPrepare:
+      return TraceSpan::Stage::kPrepare;
+    case Work::kLinear1:
+      return TraceSpan::Stage::kLinear1;
+    case Work::kRequantise:
+      return TraceSpan::Stage::kRequantise;
+    case Work::kLinear2:
+      return TraceSpan::Stage::kLinear2;
+    case Work::kCombine:
+      return TraceSpan::Stage::kCombine;
+    case Work::kNone:
+      break;
   }
   return TraceSpan::Stage::kWait;
 }
@@ -33,7 +40,11 @@ TraceSpan::Stage trace_stage(Work work) {
 class Call {
  public:
   Call(const MegaMoe::Impl& plan, const CallArgs& args)
-      : plan_(plan), args_(args), owner_(plan.buffer->impl()), session_(*owner_.session), tokens_(args.x.shape[0]) {}
+      : plan_(plan),
+        args_(args),
+        owner_(plan.buffer->impl()),
+        session_(*owner_.session),
+        tokens_(args.x.shape[0]) {}
 
   Status run() {
     plan_blocks();
@@ -53,7 +64,8 @@ class Call {
     for (int64_t local = 0; local < owner_.local_experts; ++local) {
       const int64_t expert = first_expert + local;
       for (int64_t b = 0; b < owner_.rows.blocks(expert); ++b) {
-        blocks.push_back({local, owner_.rows.first_row(expert) + b * kBlockRows, owner_.rows.block_rows(expert, b),
+        blocks.push_back({local, owner_.rows.first_row(expert) + b * kBlockRows,
+                          owner_.rows.block_rows(expert, b),
                           owner_.layout.arrived +
                               static_cast<size_t>(owner_.rows.first_block(expert) + b) * sizeof(uint32_t)});
       }
@@ -67,8 +79,9 @@ class Call {
         return static_cast<uint32_t>(
             base::ceil_div(linear.geometry().panels(), panels_per_piece(linear, block.rows, owner_.threads)));
       };
-      owner_.block_pieces.push_back({{static_cast<uint32_t>(plan_.linear1.tiles(block.rows)), pieces(plan_.linear1),
-                                      static_cast<uint32_t>(plan_.linear2.tiles(block.rows)), pieces(plan_.linear2)}});
+      owner_.block_pieces.push_back(
+          {{static_cast<uint32_t>(plan_.linear1.tiles(block.rows)), pieces(plan_.linear1),
+            static_cast<uint32_t>(plan_.linear2.tiles(block.rows)), pieces(plan_.linear2)}});
     }
   }
 
@@ -117,24 +130,34 @@ class Call {
 
   void execute(const Piece& piece, const Scratch& scratch) {
     switch (piece.work) {
-      case Work::kDispatch: return dispatch(piece.index, scratch);
-      case Work::kPrepare: return prepare(block_of(piece), piece.block, piece.index);
-      case Work::kLinear1: return linear1(block_of(piece), piece.block, piece.index, scratch);
-      case Work::kRequantise: return requantise(block_of(piece), piece.block, piece.index);
-      case Work::kLinear2: return linear2(block_of(piece), piece.block, piece.index, scratch);
-      case Work::kCombine: return combine(piece.index, scratch);
-      case Work::kNone: return;
+      case Work::kDispatch:
+        return dispatch(piece.index, scratch);
+      case Work::kPrepare:
+        return prepare(block_of(piece), piece.block, piece.index);
+      case Work::kLinear1:
+        return linear1(block_of(piece), piece.block, piece.index, scratch);
+      case Work::kRequantise:
+        return requantise(block_of(piece), piece.block, piece.index);
+      case Work::kLinear2:
+        return linear2(block_of(piece), piece.block, piece.index, scratch);
+      case Work::kCombine:
+        return combine(piece.index, scratch);
+      case Work::kNone:
+        return;
     }
   }
 
   const Block& block_of(const Piece& piece) const { return owner_.blocks[static_cast<size_t>(piece.block)]; }
-  size_t done_counter(int64_t token) const { return owner_.layout.done + static_cast<size_t>(token) * sizeof(uint32_t); }
+  size_t done_counter(int64_t token) const {
+    return owner_.layout.done + static_cast<size_t>(token) * sizeof(uint32_t);
+  }
 
   float router_weight(int64_t token, int64_t slot) const {
     const TensorView& weights = args_.topk_weights;
     const int64_t at = token * weights.strides[0] + slot * weights.strides[1];
-    return weights.dtype == DType::kFloat32 ? static_cast<const float*>(weights.data)[at]
-                                            : format::bf16_to_float(static_cast<const uint16_t*>(weights.data)[at]);
+    return weights.dtype == DType::kFloat32
+               ? static_cast<const float*>(weights.data)[at]
+               : format::bf16_to_float(static_cast<const uint16_t*>(weights.data)[at]);
   }
 
   void dispatch(int64_t piece, const Scratch& scratch) {
@@ -157,9 +180,10 @@ class Call {
       for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
         const int32_t expert = owner_.token_map.expert(token, slot);
         if (expert < 0) continue;
-        const comm::RowHome home{owner_.group.rank(), static_cast<int16_t>(slot), static_cast<int16_t>(used), token};
-        comm::send_row(session_, owner_.layout, owner_.rows, expert, owner_.token_map.order(token, slot), encoded,
-                       router_weight(token, slot), home);
+        const comm::RowHome home{owner_.group.rank(), static_cast<int16_t>(slot), static_cast<int16_t>(used),
+                                 token};
+        comm::send_row(session_, owner_.layout, owner_.rows, expert, owner_.token_map.order(token, slot),
+                       encoded, router_weight(token, slot), home);
       }
     }
   }
@@ -193,10 +217,11 @@ class Call {
     plan_.linear1.gemm->pack_rows(pack);
   }
 
-  // Runs all row tiles of a block over the panels of one piece; `consume(panel, tile rows, C)` takes each finished tile.
+  // Runs all row tiles of a block over the panels of one piece; `consume(panel, tile rows, C)` takes each
+  // finished tile.
   template <class Packed, class Consume>
-  void multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch, Packed&& packed,
-                Consume&& consume) {
+  void multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
+                Packed&& packed, Consume&& consume) {
     const pack::Geometry& g = linear.geometry();
     const int64_t per_piece = panels_per_piece(linear, block.rows, owner_.threads);
     const int64_t end = std::min(g.panels(), (piece + 1) * per_piece);
@@ -229,8 +254,9 @@ class Call {
   void linear1(const Block& block, int64_t block_index, int64_t piece, const Scratch& scratch) {
     const pack::Geometry& g = plan_.linear1.geometry();
     const int element = dtype_bits(plan_.scenario->activated()) / 8;
-    const auto epilogue = plan_.ops->linear1[static_cast<int>(plan_.scenario->epilogue1)]
-                                            [static_cast<int>(plan_.activation.kind)];
+    const auto epilogue =
+        plan_.ops
+            ->linear1[static_cast<int>(plan_.scenario->epilogue1)][static_cast<int>(plan_.activation.kind)];
     multiply(
         plan_.linear1, block, piece, scratch, [&](int64_t t) { return packed1(block_index, t); },
         [&](int64_t p, const pack::Panel& panel, int64_t begin, int rows) {
@@ -240,8 +266,8 @@ class Call {
           out.rows = rows;
           out.outputs = static_cast<int>(std::min<int64_t>(g.outputs_per_panel(), g.outputs() - first));
           out.column_scales = panel.column_scales;
-          out.row_scales =
-              reinterpret_cast<const float*>(pool(owner_.layout.scales, sizeof(float), block.first_row + begin));
+          out.row_scales = reinterpret_cast<const float*>(
+              pool(owner_.layout.scales, sizeof(float), block.first_row + begin));
           out.params = &plan_.activation.params;
           out.out = activated(block.first_row + begin) + first * element;
           out.out_row_bytes = static_cast<ptrdiff_t>(owner_.workspace.activated_row);
@@ -254,7 +280,8 @@ class Call {
     const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
     const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
     const Codec& codec = *plan_.scenario->requantise_codec;
-    const auto encode = plan_.scenario->activated() == DType::kBFloat16 ? codec.encode_bf16 : codec.encode_f32;
+    const auto encode =
+        plan_.scenario->activated() == DType::kBFloat16 ? codec.encode_bf16 : codec.encode_f32;
     const int64_t k = plan_.linear2.geometry().k;
     kernel::PackRows pack{};
     pack.codes = activated(begin);
@@ -276,7 +303,8 @@ class Call {
 
   uint16_t* slot_row(const comm::RowHome& home) const {
     const auto index = static_cast<size_t>(home.token * owner_.config.num_topk + home.slot);
-    return comm::segment_at<uint16_t>(session_, home.rank, owner_.layout.slots + index * owner_.layout.slot_stride());
+    return comm::segment_at<uint16_t>(session_, home.rank,
+                                      owner_.layout.slots + index * owner_.layout.slot_stride());
   }
   const comm::RowHome* homes(int64_t row) const {
     return reinterpret_cast<const comm::RowHome*>(pool(owner_.layout.homes, sizeof(comm::RowHome), row));
@@ -307,7 +335,8 @@ class Call {
   void return_rows(const Block& block) {
     const comm::RowHome* home = homes(block.first_row);
     for (int64_t r = 0; r < block.rows; ++r) {
-      comm::count_one(session_, home[r].rank, done_counter(home[r].token), static_cast<uint32_t>(home[r].used_slots));
+      comm::count_one(session_, home[r].rank, done_counter(home[r].token),
+                      static_cast<uint32_t>(home[r].used_slots));
     }
   }
 

@@ -28,8 +28,8 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
 namespace {
 
 Result<std::unique_ptr<pack::PanelSource>> make_source(const LinearWeights& raw,
-                                                       const std::shared_ptr<const PackedWeights>& packed, bool gated,
-                                                       const char* name) {
+                                                       const std::shared_ptr<const PackedWeights>& packed,
+                                                       bool gated, const char* name) {
   if (packed == nullptr) return pack::raw_source(raw, gated, name);
   if (!raw.weight.empty()) {
     return Status(Code::kInvalidArgument,
@@ -47,7 +47,8 @@ Status expect_size(const char* name, const char* what, int64_t got, int64_t expe
 }  // namespace
 }  // namespace moe
 
-Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<SymmBuffer> buffer, Layer layer) {
+Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<SymmBuffer> buffer,
+                                                             Layer layer) {
   if (buffer == nullptr) return Status(Code::kInvalidArgument, "sym_buffer is null: expected a buffer");
   const SymmBuffer::Impl& owner = buffer->impl();
   if (owner.destroyed) return Status(Code::kClosed, "sym_buffer was destroyed: expected a live buffer");
@@ -78,10 +79,10 @@ Status MegaMoe::Impl::check_layer(const SymmBuffer::Impl& owner) {
     const pack::Geometry& g1 = linear1.geometry();
     const pack::Geometry& g2 = linear2.geometry();
     if (g1.gated != activation.gated) {
-      return Status(Code::kInvalidArgument, std::string("weight1 was packed for ") +
-                                                (g1.gated ? "a gated activation" : "an activation without gate") +
-                                                ": expected the form that activation " + layer.activation.name +
-                                                " needs");
+      return Status(Code::kInvalidArgument,
+                    std::string("weight1 was packed for ") +
+                        (g1.gated ? "a gated activation" : "an activation without gate") +
+                        ": expected the form that activation " + layer.activation.name + " needs");
     }
     MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight1", "experts", g1.experts, owner.local_experts));
     MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight1", "reduction size", g1.k, config.hidden));
@@ -94,8 +95,8 @@ Status MegaMoe::Impl::check_layer(const SymmBuffer::Impl& owner) {
     if (!found) return found.status();
     scenario = *found;
     if (g2.dtype != g1.dtype) {
-      return Status(Code::kInvalidType, std::string("weight2 has type ") + dtype_name(g2.dtype) + ": expected " +
-                                            dtype_name(g1.dtype) + " as weight1");
+      return Status(Code::kInvalidType, std::string("weight2 has type ") + dtype_name(g2.dtype) +
+                                            ": expected " + dtype_name(g1.dtype) + " as weight1");
     }
     linear1.gemm = &kernel::gemm_for(scenario->family1, owner.isa);
     linear2.gemm = &kernel::gemm_for(scenario->family2, owner.isa);
@@ -113,9 +114,13 @@ Result<std::unique_ptr<MegaMoe>> MegaMoe::create(std::shared_ptr<SymmBuffer> buf
   return std::unique_ptr<MegaMoe>(new MegaMoe(std::move(*impl)));
 }
 
-Status MegaMoe::run(const CallArgs& args) { return impl_->run(args); }
+Status MegaMoe::run(const CallArgs& args) {
+  return impl_->run(args);
+}
 
-std::vector<std::pair<std::string, std::string>> MegaMoe::description() const { return impl_->description(); }
+std::vector<std::pair<std::string, std::string>> MegaMoe::description() const {
+  return impl_->description();
+}
 
 std::string MegaMoe::describe() const {
   std::string text;

@@ -33,7 +33,8 @@ struct LinearPlan {
   }
 };
 
-/// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share out.
+/// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share
+/// out.
 int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// Which piece of work a thread takes next: a state machine over blocks of rows, without kernels, memory or ranks.
+// Which piece of work a thread takes next: a state machine over blocks of rows, without kernels, memory or
+// ranks.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ struct BlockPieces {
   uint32_t counts[4];
 };
 
-/// The pieces of one call on one rank. Any number of threads claim and finish; a block moves to its next stage when the
-/// last piece of a stage is finished, and nothing else orders anything.
+/// The pieces of one call on one rank. Any number of threads claim and finish; a block moves to its next
+/// stage when the last piece of a stage is finished, and nothing else orders anything.
 class Schedule {
  public:
   Schedule(int64_t max_blocks, int64_t max_combine_pieces);
@@ -33,16 +34,16 @@ class Schedule {
   /// Starts a call. Blocks are taken in the order given.
   void reset(std::span<const BlockPieces> blocks, int64_t dispatch_pieces, int64_t combine_pieces);
 
-  /// The next piece: dispatch first, so that other ranks get their rows; then a completed group of tokens if one is at
-  /// hand; then blocks in order; then any completed group. `arrived(block)` and `complete(piece)` are asked, with acquire
-  /// semantics on their side, only where the answer matters.
+  /// The next piece: dispatch first, so that other ranks get their rows; then a completed group of tokens if
+  /// one is at hand; then blocks in order; then any completed group. `arrived(block)` and `complete(piece)`
+  /// are asked, with acquire semantics on their side, only where the answer matters.
   template <class Arrived, class Complete>
   Piece claim(Arrived&& arrived, Complete&& complete);
 
   /// What finishing a piece made possible.
   enum class Event { kNothing, kStageDone, kBlockDone };
-  /// Marks a piece as done. kStageDone: pieces of the next stage can be claimed. kBlockDone: all rows of the block are
-  /// computed; the caller returns them and then calls retire().
+  /// Marks a piece as done. kStageDone: pieces of the next stage can be claimed. kBlockDone: all rows of the
+  /// block are computed; the caller returns them and then calls retire().
   Event finish(const Piece& piece);
   void retire() { open_blocks_.fetch_sub(1, std::memory_order_acq_rel); }
 

@@ -7,14 +7,22 @@ namespace megamoe {
 
 const char* trace_stage_name(TraceSpan::Stage stage) {
   switch (stage) {
-    case TraceSpan::Stage::kExchange: return "exchange";
-    case TraceSpan::Stage::kDispatch: return "dispatch";
-    case TraceSpan::Stage::kPrepare: return "prepare";
-    case TraceSpan::Stage::kLinear1: return "linear1";
-    case TraceSpan::Stage::kRequantise: return "requantise";
-    case TraceSpan::Stage::kLinear2: return "linear2";
-    case TraceSpan::Stage::kCombine: return "combine";
-    case TraceSpan::Stage::kWait: return "wait";
+    case TraceSpan::Stage::kExchange:
+      return "exchange";
+    case TraceSpan::Stage::kDispatch:
+      return "dispatch";
+    case TraceSpan::Stage::kPrepare:
+      return "prepare";
+    case TraceSpan::Stage::kLinear1:
+      return "linear1";
+    case TraceSpan::Stage::kRequantise:
+      return "requantise";
+    case TraceSpan::Stage::kLinear2:
+      return "linear2";
+    case TraceSpan::Stage::kCombine:
+      return "combine";
+    case TraceSpan::Stage::kWait:
+      return "wait";
   }
   return "unknown";
 }

@@ -41,15 +41,16 @@ constexpr ActivationRow kActivations[] = {
     {"gelu", kernel::ActivationKind::kGelu, false, false, false, false, false},
 };
 
-Status check_parameter(const ActivationRow& row, const char* name, bool taken, const std::optional<double>& value) {
+Status check_parameter(const ActivationRow& row, const char* name, bool taken,
+                       const std::optional<double>& value) {
   if (!value) return Status::ok();
   if (!taken) {
     return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
                                               ": expected none for activation " + row.name);
   }
   if (!std::isfinite(*value)) {
-    return Status(Code::kInvalidArgument,
-                  std::string("activation_params.") + name + " = " + number(*value) + ": expected a finite number");
+    return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
+                                              ": expected a finite number");
   }
   return Status::ok();
 }
@@ -105,7 +106,8 @@ Result<int64_t> capacity(const BufferConfig& config, int64_t ranks) {
       __builtin_mul_overflow(most, slots, &most)) {
     return Status(Code::kInvalidArgument,
                   "num_max_tokens_per_rank = " + std::to_string(config.num_max_tokens_per_rank) + " x " +
-                      std::to_string(ranks) + " ranks x " + std::to_string(slots) + " slots: expected rows below 2^63");
+                      std::to_string(ranks) + " ranks x " + std::to_string(slots) +
+                      " slots: expected rows below 2^63");
   }
   if (config.max_recv_token_num != 0) most = std::min(most, config.max_recv_token_num);
   return most;
@@ -123,8 +125,9 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   };
   for (const auto& [name, value] : sizes) MEGAMOE_RETURN_IF_ERROR(check_limit(config.profile, name, value));
   if (config.max_recv_token_num < 0) {
-    return Status(Code::kInvalidArgument, "max_recv_token_num = " + std::to_string(config.max_recv_token_num) +
-                                              ": expected 0 (automatic) or a number of rows");
+    return Status(Code::kInvalidArgument,
+                  "max_recv_token_num = " + std::to_string(config.max_recv_token_num) +
+                      ": expected 0 (automatic) or a number of rows");
   }
   if (Result<int64_t> rows = capacity(config, ranks); !rows) return rows.status();
   Result<const Codec*> codec = find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
@@ -144,7 +147,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   if (row == std::end(kActivations)) {
     std::string names;
     for (const ActivationRow& r : kActivations) names += (names.empty() ? "" : ", ") + std::string(r.name);
-    return Status(Code::kInvalidArgument, "activation = \"" + activation.name + "\": expected one of " + names);
+    return Status(Code::kInvalidArgument,
+                  "activation = \"" + activation.name + "\": expected one of " + names);
   }
   if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
     return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
@@ -158,7 +162,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   }
   MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "alpha", row->takes_alpha, activation.alpha));
   MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "beta", row->takes_beta, activation.beta));
-  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "linear_beta", row->takes_linear_beta, activation.linear_beta));
+  MEGAMOE_RETURN_IF_ERROR(
+      check_parameter(*row, "linear_beta", row->takes_linear_beta, activation.linear_beta));
   ActivationPlan plan;
   plan.kind = row->kind;
   plan.gated = row->gated;
@@ -172,8 +177,9 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
                                                 ": expected a number > 0 for activation situglu");
     }
     if (activation.linear_beta && !(plan.params.linear_beta > 0)) {
-      return Status(Code::kInvalidArgument, "activation_params.linear_beta = " + number(plan.params.linear_beta) +
-                                                ": expected a number > 0 for activation situglu");
+      return Status(Code::kInvalidArgument,
+                    "activation_params.linear_beta = " + number(plan.params.linear_beta) +
+                        ": expected a number > 0 for activation situglu");
     }
   }
   return plan;
@@ -195,7 +201,8 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
   MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, config.num_topk}));
   MEGAMOE_RETURN_IF_ERROR(expect_data("topk_ids", args.topk_ids));
-  MEGAMOE_RETURN_IF_ERROR(expect_type("topk_weights", args.topk_weights, {DType::kFloat32, DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(
+      expect_type("topk_weights", args.topk_weights, {DType::kFloat32, DType::kBFloat16}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_weights", args.topk_weights, {tokens, config.num_topk}));
   MEGAMOE_RETURN_IF_ERROR(expect_data("topk_weights", args.topk_weights));
   if (args.x_active_mask.present()) {

@@ -1,4 +1,5 @@
-// Checks of everything a caller passes: settings once, the layer once, tensors every call. All in release builds.
+// Checks of everything a caller passes: settings once, the layer once, tensors every call. All in release
+// builds.
 #pragma once
 
 #include "kernel/contract.h"

@@ -20,7 +20,11 @@ std::string slot_name(int64_t token, int64_t slot) {
 }  // namespace
 
 TokenMap::TokenMap(int64_t max_tokens, int64_t topk, int64_t experts)
-    : topk_(topk), experts_(max_tokens * topk), order_(max_tokens * topk), used_(max_tokens), counts_(experts) {}
+    : topk_(topk),
+      experts_(max_tokens * topk),
+      order_(max_tokens * topk),
+      used_(max_tokens),
+      counts_(experts) {}
 
 void TokenMap::clear() {
   tokens_ = 0;

@@ -1,4 +1,5 @@
-// From top-k ids to rows: which slots are used, how many rows every expert gets, which row of its expert a slot is.
+// From top-k ids to rows: which slots are used, how many rows every expert gets, which row of its expert a
+// slot is.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,15 @@ struct TokenMapLimits {
   bool distinct = false;  ///< the same expert twice in a token is an error
 };
 
-/// The map of one call on one rank. Memory is reserved for the largest call, so that build() allocates nothing.
+/// The map of one call on one rank. Memory is reserved for the largest call, so that build() allocates
+/// nothing.
 class TokenMap {
  public:
   TokenMap(int64_t max_tokens, int64_t topk, int64_t experts);
 
-  /// topk_ids (T, K) int32 or int64, any strides, -1 = slot not used; active (T,) one byte per token or null data: 0 = token
-  /// takes no part. An id outside [0, experts) other than -1 is an error that names row, slot and value.
+  /// topk_ids (T, K) int32 or int64, any strides, -1 = slot not used; active (T,) one byte per token or null
+  /// data: 0 = token takes no part. An id outside [0, experts) other than -1 is an error that names row, slot
+  /// and value.
   Status build(const TensorView& topk_ids, const TensorView& active, const TokenMapLimits& limits);
   /// The map of a rank without tokens.
   void clear();

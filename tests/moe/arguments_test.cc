@@ -21,7 +21,8 @@ struct ConfigCase {
 
 TEST(BufferArguments, WrongSettingsAreNamed) {
   const ConfigCase cases[] = {
-      {"num_experts", [](BufferConfig& c) { c.num_experts = 0; }, "num_experts = 0: expected a value in [1, "},
+      {"num_experts", [](BufferConfig& c) { c.num_experts = 0; },
+       "num_experts = 0: expected a value in [1, "},
       {"num_max_tokens", [](BufferConfig& c) { c.num_max_tokens_per_rank = -1; },
        "num_max_tokens_per_rank = -1: expected a value in [1, "},
       {"num_topk", [](BufferConfig& c) { c.num_topk = 0; }, "num_topk = 0: expected a value in [1, 32767]"},
@@ -30,14 +31,16 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
        "intermediate_hidden = -4: expected a value in [1, "},
       {"max_recv", [](BufferConfig& c) { c.max_recv_token_num = -1; },
        "max_recv_token_num = -1: expected 0 (automatic) or a number of rows"},
-      {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; }, "dispatch_quant_mode = 3: expected one of 0 (bf16), 2 (int8_per_token)"},
+      {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; },
+       "dispatch_quant_mode = 3: expected one of 0 (bf16), 2 (int8_per_token)"},
       {"out dtype",
        [](BufferConfig& c) {
          c.dispatch_quant_mode = 2;
          c.dispatch_quant_out_dtype = DType::kFloat8E5M2;
        },
        "dispatch_quant_out_dtype = float8_e5m2: expected int8, or undefined with dispatch_quant_mode 2"},
-      {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 3; }, "combine_quant_mode = 3: expected 0"},
+      {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 3; },
+       "combine_quant_mode = 3: expected 0"},
       {"comm_alg", [](BufferConfig& c) { c.comm_alg = "ring"; }, "comm_alg = \"ring\": expected \"\""},
       {"weights type", [](BufferConfig& c) { c.topk_weights_type = 1; }, "topk_weights_type = 1: expected 0"},
       {"topo", [](BufferConfig& c) { c.topo_type = 2; }, "topo_type = 2: expected 0"},
@@ -50,7 +53,8 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
     test_case.change(config);
     const auto buffer = SymmBuffer::create(Group::self(), config);
     ASSERT_FALSE(buffer) << test_case.name;
-    EXPECT_NE(buffer.status().message().find(test_case.message), std::string::npos) << buffer.status().message();
+    EXPECT_NE(buffer.status().message().find(test_case.message), std::string::npos)
+        << buffer.status().message();
     EXPECT_FALSE(mega_moe_ccl_buffer_size(1, config)) << test_case.name;
   }
 }
@@ -104,8 +108,10 @@ TEST(LayerArguments, WrongLayersAreNamed) {
       {"activation", [](Layer& l) { l.activation.name = "relu"; },
        "activation = \"relu\": expected one of swiglu, swiglustep, swigluoai, situglu, gelu"},
       {"clamp", [](Layer& l) { l.activation.clamp = -1; }, "activation_clamp = -1: expected a number >= 0"},
-      {"clamp nan", [](Layer& l) { l.activation.clamp = std::nan(""); }, "activation_clamp = nan: expected a number >= 0"},
-      {"alpha", [](Layer& l) { l.activation.alpha = 2; }, "activation_params.alpha = 2: expected none for activation swiglu"},
+      {"clamp nan", [](Layer& l) { l.activation.clamp = std::nan(""); },
+       "activation_clamp = nan: expected a number >= 0"},
+      {"alpha", [](Layer& l) { l.activation.alpha = 2; },
+       "activation_params.alpha = 2: expected none for activation swiglu"},
       {"alpha inf",
        [](Layer& l) {
          l.activation.name = "swigluoai";
@@ -130,9 +136,15 @@ TEST(LayerArguments, WrongLayersAreNamed) {
       {"weight2 shape", [](Layer& l) { l.weight2.weight[0].shape[2] = 63; }, "weight2"},
       {"weight2 experts", [](Layer& l) { l.weight2.weight[0].shape[0] = 7; }, "weight2"},
       {"scales superfluous",
-       [](Layer& l) { l.weight1.scale.push_back(TensorView(some, DType::kFloat32, {8, 64})); }, "weight_scales1"},
+       [](Layer& l) {
+         l.weight1.scale.push_back(TensorView(some, DType::kFloat32, {8, 64}));
+       },
+       "weight_scales1"},
       {"scales superfluous 2",
-       [](Layer& l) { l.weight2.scale.push_back(TensorView(some, DType::kFloat32, {8, 64})); }, "weight_scales2"},
+       [](Layer& l) {
+         l.weight2.scale.push_back(TensorView(some, DType::kFloat32, {8, 64}));
+       },
+       "weight_scales2"},
   };
   const TestLayer layer(kShape, 1);
   auto buffer = SymmBuffer::create(Group::self(), layer.config(8));
@@ -177,7 +189,8 @@ TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
       {"x shape", [](CallArgs& a) { a.x.shape[1] = 63; }, "x has shape (6, 63): expected (T, 64)"},
       {"x dims", [](CallArgs& a) { a.x.dims = 1; }, "x has shape (6,): expected (T, 64)"},
       {"x null", [](CallArgs& a) { a.x.data = nullptr; }, "x has no data: expected 384 elements"},
-      {"x layout", [](CallArgs& a) { a.x.layout = Layout::kFractalNz; }, "x has layout FRACTAL_NZ: expected ND"},
+      {"x layout", [](CallArgs& a) { a.x.layout = Layout::kFractalNz; },
+       "x has layout FRACTAL_NZ: expected ND"},
       {"tokens",
        [](CallArgs& a) {
          a.x = {wide, DType::kBFloat16, {9, 64}};
@@ -185,18 +198,27 @@ TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
        "x has 9 tokens: expected at most num_max_tokens_per_rank = 8"},
       {"ids type", [](CallArgs& a) { a.topk_ids.dtype = DType::kFloat32; },
        "topk_ids has type float32: expected int32 or int64"},
-      {"ids shape", [](CallArgs& a) { a.topk_ids.shape[1] = 3; }, "topk_ids has shape (6, 3): expected (6, 2)"},
+      {"ids shape", [](CallArgs& a) { a.topk_ids.shape[1] = 3; },
+       "topk_ids has shape (6, 3): expected (6, 2)"},
       {"id = E", with_id(8), "topk_ids[3][1] = 8: expected -1 (slot not used) or an expert in [0, 8)"},
       {"id = -2", with_id(-2), "topk_ids[3][1] = -2: expected -1"},
-      {"id = INT_MAX", with_id(std::numeric_limits<int32_t>::max()), "topk_ids[3][1] = 2147483647: expected -1"},
-      {"id = INT_MIN", with_id(std::numeric_limits<int32_t>::min()), "topk_ids[3][1] = -2147483648: expected -1"},
+      {"id = INT_MAX", with_id(std::numeric_limits<int32_t>::max()),
+       "topk_ids[3][1] = 2147483647: expected -1"},
+      {"id = INT_MIN", with_id(std::numeric_limits<int32_t>::min()),
+       "topk_ids[3][1] = -2147483648: expected -1"},
       {"weights type", [](CallArgs& a) { a.topk_weights.dtype = DType::kInt32; },
        "topk_weights has type int32: expected float32 or bfloat16"},
       {"weights shape", [](CallArgs& a) { a.topk_weights.shape[0] = 5; },
        "topk_weights has shape (5, 2): expected (6, 2)"},
-      {"mask type", [](CallArgs& a) { a.x_active_mask = {ids, DType::kInt32, {6}}; },
+      {"mask type",
+       [](CallArgs& a) {
+         a.x_active_mask = {ids, DType::kInt32, {6}};
+       },
        "x_active_mask has type int32: expected int8 or uint8"},
-      {"mask shape", [](CallArgs& a) { a.x_active_mask = {ids, DType::kInt8, {7}}; },
+      {"mask shape",
+       [](CallArgs& a) {
+         a.x_active_mask = {ids, DType::kInt8, {7}};
+       },
        "x_active_mask has shape (7,): expected (6,)"},
       {"y type", [](CallArgs& a) { a.y.dtype = DType::kFloat16; }, "y has type float16: expected bfloat16"},
       {"y shape", [](CallArgs& a) { a.y.shape[0] = 5; }, "y has shape (5, 64): expected (6, 64)"},
@@ -235,7 +257,7 @@ TEST(CallArguments, AWrongIdOnOneRankIsTheSameErrorOnAllAndTheNextCallWorks) {
   const std::vector<uint16_t> untouched = ranks[0].y;
   test::on_local_ranks(4, [&](int rank, const Group& group) {
     RankTokens& tokens = ranks[static_cast<size_t>(rank)];
-    auto buffer = SymmBuffer::create(group, layer.config(8), {1});
+    auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
     ASSERT_TRUE(buffer) << buffer.status().message();
     auto moe = MegaMoe::create(*buffer, layer.layer(4, rank, true));
     ASSERT_TRUE(moe);
@@ -248,7 +270,8 @@ TEST(CallArguments, AWrongIdOnOneRankIsTheSameErrorOnAllAndTheNextCallWorks) {
   });
   for (size_t r = 0; r < 4; ++r) {
     EXPECT_EQ(wrong[r].code(), Code::kInvalidArgument);
-    EXPECT_EQ(wrong[r].message(), "rank 2: topk_ids[1][1] = 8: expected -1 (slot not used) or an expert in [0, 8)");
+    EXPECT_EQ(wrong[r].message(),
+              "rank 2: topk_ids[1][1] = 8: expected -1 (slot not used) or an expert in [0, 8)");
     EXPECT_TRUE(right[r]) << right[r].message();
   }
 }
@@ -256,13 +279,14 @@ TEST(CallArguments, AWrongIdOnOneRankIsTheSameErrorOnAllAndTheNextCallWorks) {
 TEST(CallArguments, TooManyRowsForOneRankIsTheSameErrorOnAll) {
   TestLayer layer(kShape, 1);
   std::vector<RankTokens> ranks;
-  for (int r = 0; r < 4; ++r) ranks.push_back(layer.tokens(8, [](int64_t, int64_t k) { return static_cast<int32_t>(6 + k); }));
+  for (int r = 0; r < 4; ++r)
+    ranks.push_back(layer.tokens(8, [](int64_t, int64_t k) { return static_cast<int32_t>(6 + k); }));
   std::vector<Status> statuses(4);
   test::on_local_ranks(4, [&](int rank, const Group& group) {
     RankTokens& tokens = ranks[static_cast<size_t>(rank)];
     BufferConfig config = layer.config(8);
     config.max_recv_token_num = 63;
-    auto buffer = SymmBuffer::create(group, config, {1});
+    auto buffer = SymmBuffer::create(group, config, test::options(1));
     ASSERT_TRUE(buffer) << buffer.status().message();
     auto moe = MegaMoe::create(*buffer, layer.layer(4, rank, true));
     ASSERT_TRUE(moe);
@@ -310,8 +334,10 @@ TEST(CallArguments, StridedTensorsGiveTheBitsOfContiguousOnes) {
   std::vector<uint16_t> x(5 * 64), y(5 * 64, 0x7fff);
   std::vector<int64_t> ids(5 * 2 * 3, 99);
   for (int64_t t = 0; t < 5; ++t) {
-    for (int64_t h = 0; h < 64; ++h) x[static_cast<size_t>(h * 5 + t)] = tokens.x[static_cast<size_t>(t * 64 + h)];
-    for (int64_t k = 0; k < 2; ++k) ids[static_cast<size_t>(t * 6 + k * 3)] = tokens.ids[static_cast<size_t>(t * 2 + k)];
+    for (int64_t h = 0; h < 64; ++h)
+      x[static_cast<size_t>(h * 5 + t)] = tokens.x[static_cast<size_t>(t * 64 + h)];
+    for (int64_t k = 0; k < 2; ++k)
+      ids[static_cast<size_t>(t * 6 + k * 3)] = tokens.ids[static_cast<size_t>(t * 2 + k)];
   }
   CallArgs args = layer.args(tokens, 8);
   args.x = {x.data(), DType::kBFloat16, {5, 64}};

@@ -25,8 +25,9 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
   std::atomic<int64_t> returned{0};
   const auto work = [&] {
     while (!schedule.drained()) {
-      const Piece piece = schedule.claim([&](int64_t) { return sent.load() == dispatch; },
-                                         [&](int64_t) { return returned.load() == static_cast<int64_t>(blocks.size()); });
+      const Piece piece =
+          schedule.claim([&](int64_t) { return sent.load() == dispatch; },
+                         [&](int64_t) { return returned.load() == static_cast<int64_t>(blocks.size()); });
       if (!piece) continue;
       if (piece.work == Work::kDispatch) {
         EXPECT_EQ(dispatched[static_cast<size_t>(piece.index)].fetch_add(1), 0);
@@ -37,7 +38,9 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
       } else {
         const auto stage = static_cast<size_t>(piece.work) - 1;
         const auto block = static_cast<size_t>(piece.block);
-        if (stage > 0) EXPECT_EQ(seen[block].pieces[stage - 1].load(), blocks[block].counts[stage - 1]);
+        if (stage > 0) {
+          EXPECT_EQ(seen[block].pieces[stage - 1].load(), blocks[block].counts[stage - 1]);
+        }
         EXPECT_LT(piece.index, blocks[block].counts[stage]);
         seen[block].pieces[stage].fetch_add(1);
       }

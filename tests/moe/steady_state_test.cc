@@ -21,7 +21,8 @@ std::atomic<bool> g_count_allocations{false};
 std::atomic<int64_t> g_allocations{0};
 
 void* counted_malloc(std::size_t size) {
-  if (g_count_allocations.load(std::memory_order_relaxed)) g_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (g_count_allocations.load(std::memory_order_relaxed))
+    g_allocations.fetch_add(1, std::memory_order_relaxed);
   void* memory = std::malloc(size == 0 ? 1 : size);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -29,12 +30,24 @@ void* counted_malloc(std::size_t size) {
 
 }  // namespace
 
-void* operator new(std::size_t size) { return counted_malloc(size); }
-void* operator new[](std::size_t size) { return counted_malloc(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+void* operator new(std::size_t size) {
+  return counted_malloc(size);
+}
+void* operator new[](std::size_t size) {
+  return counted_malloc(size);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace megamoe {
 namespace {
@@ -70,7 +83,7 @@ TEST(SteadyState, BackToBackCallsOfThreeLayersNeverMixRows) {
   std::atomic<int64_t> wrong{0};
   test::on_local_ranks(kRanks, [&](int rank, const Group& group) {
     const auto r = static_cast<size_t>(rank);
-    auto buffer = SymmBuffer::create(group, layers[0]->config(8), {rank % 2 + 1});
+    auto buffer = SymmBuffer::create(group, layers[0]->config(8), test::options(rank % 2 + 1));
     ASSERT_TRUE(buffer) << buffer.status().message();
     std::vector<std::unique_ptr<MegaMoe>> planned;
     for (const auto& layer : layers) {
@@ -113,7 +126,7 @@ TEST(SteadyState, NoAllocationAfterTheFirstCall) {
     std::atomic<int> ready{0};
     test::on_local_ranks(2, [&](int rank, const Group& group) {
       RankTokens& tokens = ranks[static_cast<size_t>(rank)];
-      auto buffer = SymmBuffer::create(group, layer.config(40), {2});
+      auto buffer = SymmBuffer::create(group, layer.config(40), test::options(2));
       auto moe = MegaMoe::create(*buffer, layer.layer(2, rank, true));
       const CallArgs args = layer.args(tokens, 4);
       ASSERT_TRUE((*moe)->run(args));
@@ -132,7 +145,8 @@ TEST(SteadyState, NoAllocationAfterTheFirstCall) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Installed in a child process: any system call but futex, and those a thread needs to report and end, kills it.
+// Installed in a child process: any system call but futex, and those a thread needs to report and end, kills
+// it.
 bool allow_only_futex() {
   const sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
@@ -156,7 +170,7 @@ int run_under_filter(const char* scenario) {
   std::atomic<int> failures{0};
   test::on_local_ranks(2, [&](int rank, const Group& group) {
     RankTokens& tokens = ranks[static_cast<size_t>(rank)];
-    auto buffer = SymmBuffer::create(group, layer.config(40), {2});
+    auto buffer = SymmBuffer::create(group, layer.config(40), test::options(2));
     auto moe = MegaMoe::create(*buffer, layer.layer(2, rank, true));
     const CallArgs args = layer.args(tokens, 4);
     if (!(*moe)->run(args)) failures.fetch_add(1);

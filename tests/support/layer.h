@@ -1,11 +1,14 @@
 // A random layer for tests: settings, weights of all ranks, tokens of all ranks, and ways to run it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -66,7 +69,9 @@ class TestLayer {
   LinearWeights linear1(int ranks, int rank) const {
     return linear(weight1_, scale1_, shape_.hidden, 2 * shape_.intermediate, ranks, rank);
   }
-  LinearWeights linear2(int ranks, int rank) const { return linear(weight2_, scale2_, k2_, shape_.hidden, ranks, rank); }
+  LinearWeights linear2(int ranks, int rank) const {
+    return linear(weight2_, scale2_, k2_, shape_.hidden, ranks, rank);
+  }
   int64_t local_experts(int ranks, int rank) const {
     const int64_t each = (shape_.experts + ranks - 1) / ranks;
     return std::max<int64_t>(0, std::min(each, shape_.experts - rank * each));
@@ -95,7 +100,8 @@ class TestLayer {
     RankTokens rank;
     rank.tokens = count;
     std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < count * shape_.hidden; ++i) rank.x.push_back(format::bf16_from_float(normal(random_)));
+    for (int64_t i = 0; i < count * shape_.hidden; ++i)
+      rank.x.push_back(format::bf16_from_float(normal(random_)));
     std::vector<int32_t> experts(static_cast<size_t>(shape_.experts));
     for (size_t e = 0; e < experts.size(); ++e) experts[e] = static_cast<int32_t>(e);
     for (int64_t t = 0; t < count; ++t) {
@@ -132,7 +138,8 @@ class TestLayer {
     const int size = static_cast<int>(ranks.size());
     for (int r = 0; r < size; ++r) {
       poison(ranks[static_cast<size_t>(r)]);
-      inputs.push_back({args(ranks[static_cast<size_t>(r)], local_experts(size, r)), linear1(size, r), linear2(size, r)});
+      inputs.push_back(
+          {args(ranks[static_cast<size_t>(r)], local_experts(size, r)), linear1(size, r), linear2(size, r)});
     }
     const Status status = reference::mega_moe(config(max_tokens), activation(), inputs);
     if (!status.is_ok()) throw std::runtime_error("reference: " + status.message());
@@ -140,13 +147,16 @@ class TestLayer {
   }
 
  private:
-  void fill(int64_t count, std::vector<std::byte>& weight, std::vector<uint64_t>& scale, int64_t channels, int64_t k) {
+  void fill(int64_t count, std::vector<std::byte>& weight, std::vector<uint64_t>& scale, int64_t channels,
+            int64_t k) {
     std::normal_distribution<float> normal(0.f, 1.f / std::sqrt(static_cast<float>(k)));
     if (int8()) {
       weight.resize(static_cast<size_t>(count));
-      for (std::byte& w : weight) w = static_cast<std::byte>(static_cast<int8_t>(static_cast<int>(random_() % 256) - 128));
+      for (std::byte& w : weight)
+        w = static_cast<std::byte>(static_cast<int8_t>(static_cast<int>(random_() % 256) - 128));
       for (int64_t c = 0; c < channels; ++c) {
-        const float s = (0.5f + static_cast<float>(random_() % 100) / 100.f) / (74.f * std::sqrt(static_cast<float>(k)));
+        const float s =
+            (0.5f + static_cast<float>(random_() % 100) / 100.f) / (74.f * std::sqrt(static_cast<float>(k)));
         uint32_t bits;
         std::memcpy(&bits, &s, sizeof bits);
         scale.push_back(bits);
@@ -160,8 +170,8 @@ class TestLayer {
     }
   }
 
-  LinearWeights linear(const std::vector<std::byte>& weight, const std::vector<uint64_t>& scale, int64_t k, int64_t n,
-                       int ranks, int rank) const {
+  LinearWeights linear(const std::vector<std::byte>& weight, const std::vector<uint64_t>& scale, int64_t k,
+                       int64_t n, int ranks, int rank) const {
     const int64_t each = (shape_.experts + ranks - 1) / ranks;
     const int64_t local = local_experts(ranks, rank);
     LinearWeights result;
@@ -169,7 +179,8 @@ class TestLayer {
     const int64_t bytes = int8() ? 1 : 2;
     const std::byte* start = weight.data() + rank * each * k * n * bytes;
     result.weight.push_back(TensorView(start, int8() ? DType::kInt8 : DType::kBFloat16, {local, k, n}));
-    if (int8()) result.scale.push_back(TensorView(scale.data() + rank * each * n, DType::kUInt64, {local, n}));
+    if (int8())
+      result.scale.push_back(TensorView(scale.data() + rank * each * n, DType::kUInt64, {local, n}));
     return result;
   }
 
@@ -186,6 +197,13 @@ inline void on_local_ranks(int ranks, const std::function<void(int, const Group&
   std::vector<std::thread> threads;
   for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { body(r, groups[static_cast<size_t>(r)]); });
   for (std::thread& thread : threads) thread.join();
+}
+
+inline BufferOptions options(int threads, std::optional<Isa> isa = {}) {
+  BufferOptions options;
+  options.threads = threads;
+  options.isa = isa;
+  return options;
 }
 
 /// |got - want| / |want| over all values, in the Frobenius norm.
