@@ -46,8 +46,8 @@ struct Tile {
   const int32_t* column_sums;  ///< s8 family: sum over k of each of the 32 columns
   void* c;                     ///< [rows][32] float or int32, 64-byte aligned
   const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working; null: what
-                              ///< follows in memory 4 KiB ahead of the place the tile reads
-  int64_t prefetch_bytes;  ///< how many of them to spread over this tile
+                               ///< follows in memory 4 KiB ahead of the place the tile reads
+  int64_t prefetch_bytes;      ///< how many of them to spread over this tile
 };
 
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.

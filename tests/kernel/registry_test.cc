@@ -39,8 +39,20 @@ TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
     }
     EXPECT_LE(row_ops_for(isa).isa, isa);
   }
-  EXPECT_STREQ(gemm_for(Family::kBf16, Isa::kGeneric).name, "bf16_f32_4x32_generic");
-  EXPECT_STREQ(gemm_for(Family::kS8, Isa::kGeneric).name, "s8_s32_4x32_generic");
+#if defined(__x86_64__)
+  // Indexed by level.
+  const char* bf16[] = {"bf16_f32_4x32_generic", "bf16_f32_6x32_avx2", "bf16_f32_12x32_avx512",
+                        "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16"};
+  const char* s8[] = {"s8_s32_4x32_generic", "s8_s32_6x32_avx2", "s8_s32_12x32_avx512",
+                      "s8_s32_12x32_avx512_vnni", "s8_s32_12x32_avx512_vnni"};
+  const char* row_ops[] = {"generic", "avx2", "avx512", "avx512", "avx512"};
+  for (int i = 0; i < kIsaCount; ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    EXPECT_STREQ(gemm_for(Family::kBf16, isa).name, bf16[i]);
+    EXPECT_STREQ(gemm_for(Family::kS8, isa).name, s8[i]);
+    EXPECT_STREQ(row_ops_for(isa).name, row_ops[i]);
+  }
+#endif
 }
 
 TEST(Registry, EveryActivationHasAFunctionOnEveryLevel) {

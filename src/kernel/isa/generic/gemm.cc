@@ -2,13 +2,14 @@
 #include <cstring>
 
 #include "kernel/contract.h"
+#include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
-#include "kernel/spread_prefetch.h"
 
 namespace megamoe::isa_generic {
 namespace {
 
+using kernel::kPanelColumns;
 struct Level;
 using Float4 __attribute__((vector_size(16))) = float;
 using Uint4 __attribute__((vector_size(16))) = uint32_t;
@@ -17,10 +18,10 @@ using Int4 __attribute__((vector_size(16))) = int32_t;
 constexpr int kMaxRows = 4;
 constexpr int kColumnsAtOnce = 8;  // accumulators of 4 rows x 8 columns stay in 16 registers
 constexpr int kVectors = kColumnsAtOnce / 4;
+constexpr int kPasses = kPanelColumns / kColumnsAtOnce;
 
-template <class Vector>
-Vector load(const void* p) {
-  Vector v;
+Uint4 load(const uint32_t* p) {
+  Uint4 v;
   std::memcpy(&v, p, sizeof(v));
   return v;
 }
@@ -28,59 +29,59 @@ Vector load(const void* p) {
 template <int kRows>
 void tile_bf16(const kernel::Tile& t) {
   const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, pairs * (kernel::kPanelColumns / kColumnsAtOnce));
-  for (int column = 0; column < kernel::kPanelColumns; column += kColumnsAtOnce) {
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kBf16, t.k), pairs * kPasses);
+  for (int column = 0; column < kPanelColumns; column += kColumnsAtOnce) {
     const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
     const float* a = static_cast<const float*>(t.a);
     Float4 c[kRows][kVectors] = {};
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      if (pair % kernel::kPrefetchStride == kernel::kPrefetchStride - 1) prefetch.step();
-      for (int j = 0; j < kVectors; ++j) {
-        const Uint4 w = load<Uint4>(weights + 4 * j);
-        const Float4 even = reinterpret_cast<Float4>(w << 16);
-        const Float4 odd = reinterpret_cast<Float4>(w & 0xffff0000u);
-        for (int r = 0; r < kRows; ++r) {
-          c[r][j] = c[r][j] + even * a[r];
-          c[r][j] = c[r][j] + odd * a[kRows + r];
-        }
-      }
-      weights += kernel::kPanelColumns;
-      a += 2 * kRows;
-    }
+    kernel::k_loop(
+        prefetch, pairs, [&]() __attribute__((always_inline)) {
+          for (int j = 0; j < kVectors; ++j) {
+            const Uint4 w = load(weights + 4 * j);
+            const Float4 even = reinterpret_cast<Float4>(w << 16);
+            const Float4 odd = reinterpret_cast<Float4>(w & 0xffff0000u);
+            for (int r = 0; r < kRows; ++r) {
+              c[r][j] = c[r][j] + even * a[r];
+              c[r][j] = c[r][j] + odd * a[kRows + r];
+            }
+          }
+          weights += kPanelColumns;
+          a += 2 * kRows;
+        });
     float* out = static_cast<float*>(t.c) + column;
-    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kernel::kPanelColumns, c[r], sizeof(c[r]));
+    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kPanelColumns, c[r], sizeof(c[r]));
   }
 }
 
 template <int kRows>
 void tile_s8(const kernel::Tile& t) {
   const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, quads * (kernel::kPanelColumns / kColumnsAtOnce));
-  for (int column = 0; column < kernel::kPanelColumns; column += kColumnsAtOnce) {
-    const int32_t* weights = static_cast<const int32_t*>(t.panel) + column;
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kS8, t.k), quads * kPasses);
+  for (int column = 0; column < kPanelColumns; column += kColumnsAtOnce) {
+    const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
     const int16_t* a = static_cast<const int16_t*>(t.a);
     Int4 c[kRows][kVectors] = {};
-    for (int64_t quad = 0; quad < quads; ++quad) {
-      if (quad % kernel::kPrefetchStride == kernel::kPrefetchStride - 1) prefetch.step();
-      for (int j = 0; j < kVectors; ++j) {
-        const Uint4 w = load<Uint4>(weights + 4 * j);
-        // Sign extension of byte k: up to the top, then down by an arithmetic shift.
-        const Int4 w0 = reinterpret_cast<Int4>(w << 24) >> 24;
-        const Int4 w1 = reinterpret_cast<Int4>(w << 16) >> 24;
-        const Int4 w2 = reinterpret_cast<Int4>(w << 8) >> 24;
-        const Int4 w3 = reinterpret_cast<Int4>(w) >> 24;
-        for (int r = 0; r < kRows; ++r) {  // the order of PackS8AsS16: k 0 2, then k 1 3
-          const int16_t* even = a + 2 * r;
-          const int16_t* odd = a + 2 * (kRows + r);
-          c[r][j] +=
-              w0 * int32_t{even[0]} + w1 * int32_t{odd[0]} + w2 * int32_t{even[1]} + w3 * int32_t{odd[1]};
-        }
-      }
-      weights += kernel::kPanelColumns;
-      a += 4 * kRows;
-    }
+    kernel::k_loop(
+        prefetch, quads, [&]() __attribute__((always_inline)) {
+          for (int j = 0; j < kVectors; ++j) {
+            const Uint4 w = load(weights + 4 * j);
+            // Sign extension of each byte: up to the top, then down by an arithmetic shift.
+            const Int4 w0 = reinterpret_cast<Int4>(w << 24) >> 24;
+            const Int4 w1 = reinterpret_cast<Int4>(w << 16) >> 24;
+            const Int4 w2 = reinterpret_cast<Int4>(w << 8) >> 24;
+            const Int4 w3 = reinterpret_cast<Int4>(w) >> 24;
+            for (int r = 0; r < kRows; ++r) {
+              const int16_t* even = a + 2 * r;  // k 0 and 2
+              const int16_t* odd = even + 2 * kRows;
+              c[r][j] +=
+                  w0 * int32_t{even[0]} + w1 * int32_t{odd[0]} + w2 * int32_t{even[1]} + w3 * int32_t{odd[1]};
+            }
+          }
+          weights += kPanelColumns;
+          a += 4 * kRows;
+        });
     int32_t* out = static_cast<int32_t*>(t.c) + column;
-    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kernel::kPanelColumns, c[r], sizeof(c[r]));
+    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kPanelColumns, c[r], sizeof(c[r]));
   }
 }
 

@@ -1,25 +1,26 @@
-// Prefetch of coming weights, spread evenly over the k loop of a tile so that no tile pays a whole panel at
-// once.
+// The k loop of a tile, with the prefetch of coming weights spread evenly over it so that no tile pays a
+// whole panel at once. `Level` is a type of the namespace of the calling level and keeps the copies of the
+// levels apart.
 #pragma once
 
 #include "kernel/contract.h"
 
 namespace megamoe::kernel {
 
-/// Dword rows of the panel (128 bytes each) between two calls of SpreadPrefetch::step.
+/// Steps of the k loop between two calls of SpreadPrefetch::step; a step reads one dword row of the panel.
 inline constexpr int kPrefetchStride = 4;
 
-/// `Level` is a type of the namespace of the calling level and keeps the copies apart.
 template <class Level>
 class SpreadPrefetch {
  public:
-  SpreadPrefetch(const Tile& tile, int64_t dword_rows) {
-    const int64_t steps = dword_rows / kPrefetchStride;
+  /// For a tile that makes `loop_steps` steps in all.
+  SpreadPrefetch(const Tile& tile, int64_t panel_bytes, int64_t loop_steps) {
+    const int64_t steps = loop_steps / kPrefetchStride;
     const std::byte* from = tile.prefetch;
     int64_t bytes = tile.prefetch_bytes;
     if (from == nullptr) {  // nothing announced: stay ahead in this panel and in what lies behind it
       from = static_cast<const std::byte*>(tile.panel) + kStreamDistance;
-      bytes = dword_rows * kPanelColumns * 4;
+      bytes = panel_bytes;
     }
     if (steps == 0 || bytes <= 0) return;
     const int64_t lines = (bytes + 63) / 64;
@@ -44,5 +45,17 @@ class SpreadPrefetch {
   uint64_t advance_ = 0;
   int per_step_ = 0;
 };
+
+/// Calls `step` `count` times. Always inlined: the accumulators that `step` refers to must stay in registers.
+template <class Level, class Step>
+[[gnu::always_inline]] inline void k_loop(SpreadPrefetch<Level>& prefetch, int64_t count, Step step) {
+  int64_t i = 0;
+  for (; i + kPrefetchStride <= count; i += kPrefetchStride) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kPrefetchStride; ++j) step();
+    prefetch.step();
+  }
+  for (; i < count; ++i) step();
+}
 
 }  // namespace megamoe::kernel

@@ -1,0 +1,99 @@
+// The float vector type of the avx2 level: 8 lanes. The functions are those of isa/generic/simd.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace megamoe::isa_avx2 {
+
+struct F32 {
+  static constexpr int kLanes = 8;
+  __m256 v;
+
+  static F32 set(float x) { return {_mm256_set1_ps(x)}; }
+  static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  static F32 load(const uint16_t* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static F32 load_converted(const int32_t* p) {
+    return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  static void store(float* p, F32 x) { _mm256_storeu_ps(p, x.v); }
+  static void store(uint16_t* p, F32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(x)); }
+  static void store(int8_t* p, F32 x) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), to_int8(x)); }
+
+  static F32 load(const float* p, int count) { return {_mm256_maskload_ps(p, first_lanes(count))}; }
+  static F32 load(const uint16_t* p, int count) {
+    alignas(16) uint16_t lanes[kLanes] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = p[i];
+    return widen(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+  }
+  static void store(float* p, F32 x, int count) { _mm256_maskstore_ps(p, first_lanes(count), x.v); }
+  static void store(uint16_t* p, F32 x, int count) {
+    alignas(16) uint16_t lanes[kLanes];
+    _mm_store_si128(reinterpret_cast<__m128i*>(lanes), narrow(x));
+    for (int i = 0; i < count; ++i) p[i] = lanes[i];
+  }
+  static void store(int8_t* p, F32 x, int count) {
+    alignas(16) int8_t lanes[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(lanes), to_int8(x));
+    for (int i = 0; i < count; ++i) p[i] = lanes[i];
+  }
+
+  static F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+  static F32 negate(F32 a) { return {_mm256_xor_ps(a.v, _mm256_set1_ps(-0.0f))}; }
+  static F32 abs(F32 a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+  static F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.v, b.v)}; }
+  static F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
+  static F32 zero_if_nan(F32 a) { return {_mm256_and_ps(a.v, _mm256_cmp_ps(a.v, a.v, _CMP_ORD_Q))}; }
+  static F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm256_blendv_ps(y.v, x.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+  }
+  static F32 round_to_bf16(F32 a) { return {_mm256_castsi256_ps(_mm256_slli_epi32(bf16_bits(a), 16))}; }
+  static F32 scale_exponent(F32 a, F32 n) {
+    const __m256i exponent = _mm256_cvtps_epi32(n.v);
+    const __m256i half = _mm256_srai_epi32(exponent, 1);
+    return a * power_of_two(half) * power_of_two(_mm256_sub_epi32(exponent, half));
+  }
+  static float max_lanes(F32 a) {
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+  }
+
+  friend F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
+  friend F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
+  friend F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
+  friend F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
+
+ private:
+  static __m256i first_lanes(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static F32 widen(__m128i bits) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
+  }
+  /// Rounded to nearest even, in the low half of each lane; NaN becomes quiet.
+  static __m256i bf16_bits(F32 a) {
+    const __m256i bits = _mm256_castps_si256(a.v);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(a.v, a.v, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, is_nan);
+  }
+  static __m128i narrow(F32 a) {
+    const __m256i bits = bf16_bits(a);
+    return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+  }
+  static __m128i to_int8(F32 a) {
+    const __m256i x = _mm256_cvtps_epi32(a.v);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    return _mm_packs_epi16(words, words);
+  }
+  static F32 power_of_two(__m256i n) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23))};
+  }
+};
+
+}  // namespace megamoe::isa_avx2

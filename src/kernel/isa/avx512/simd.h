@@ -1,0 +1,73 @@
+// The float vector type of the avx512 level: 16 lanes. The functions are those of isa/generic/simd.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace megamoe::isa_avx512 {
+
+struct F32 {
+  static constexpr int kLanes = 16;
+  __m512 v;
+
+  static F32 set(float x) { return {_mm512_set1_ps(x)}; }
+  static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static F32 load(const uint16_t* p) {
+    return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F32 load_converted(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
+  static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
+  static void store(uint16_t* p, F32 x) { store(p, x, kLanes); }
+  static void store(int8_t* p, F32 x) { store(p, x, kLanes); }
+
+  static F32 load(const float* p, int count) { return {_mm512_maskz_loadu_ps(first_lanes(count), p)}; }
+  static F32 load(const uint16_t* p, int count) {
+    return widen(_mm256_maskz_loadu_epi16(first_lanes(count), p));
+  }
+  static void store(float* p, F32 x, int count) { _mm512_mask_storeu_ps(p, first_lanes(count), x.v); }
+  static void store(uint16_t* p, F32 x, int count) {
+    _mm256_mask_storeu_epi16(p, first_lanes(count), _mm512_cvtepi32_epi16(bf16_bits(x)));
+  }
+  static void store(int8_t* p, F32 x, int count) {
+    _mm_mask_storeu_epi8(p, first_lanes(count), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+  }
+
+  static F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static F32 negate(F32 a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}; }
+  static F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
+  static F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static F32 zero_if_nan(F32 a) {
+    return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, a.v, _CMP_ORD_Q), a.v)};
+  }
+  static F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm512_mask_mov_ps(y.v, _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), x.v)};
+  }
+  static F32 round_to_bf16(F32 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(a), 16))}; }
+  static F32 scale_exponent(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+  static float max_lanes(F32 a) { return _mm512_reduce_max_ps(a.v); }
+
+  friend F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
+  friend F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+  friend F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  friend F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
+
+ private:
+  static __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+  static F32 widen(__m256i bits) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
+  /// Rounded to nearest even, in the low half of each lane; NaN becomes quiet. By integers: the conversion
+  /// instruction would flush subnormals.
+  static __m512i bf16_bits(F32 a) {
+    const __m512i bits = _mm512_castps_si512(a.v);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+    return _mm512_mask_or_epi32(_mm512_srli_epi32(sum, 16), is_nan, high, _mm512_set1_epi32(0x40));
+  }
+};
+
+}  // namespace megamoe::isa_avx512
