@@ -16,7 +16,7 @@ Status check_type(const TensorView& tensor, const std::string& name, std::initia
                 name + " has type " + dtype_name(tensor.dtype) + ": expected " + expected);
 }
 
-Status check_tensor(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape) {
+Status check_shape(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape) {
   bool matches = tensor.dims == static_cast<int>(shape.size());
   std::string expected = "(";
   int i = 0;
@@ -34,6 +34,14 @@ Status check_tensor(const TensorView& tensor, const std::string& name, std::init
     return Status(Code::kInvalidArgument, name + " = null: expected memory of shape " + tensor.shape_text());
   }
   return Status::ok();
+}
+
+Status check_tensor(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape) {
+  if (tensor.layout != Layout::kNd) {
+    return Status(Code::kInvalidArgument,
+                  name + " has layout " + layout_name(tensor.layout) + ": expected ND");
+  }
+  return check_shape(tensor, name, shape);
 }
 
 }  // namespace megamoe::reference

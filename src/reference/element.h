@@ -12,7 +12,9 @@ namespace megamoe::reference {
 
 /// Type is one of `types`: "x has type int8: expected bfloat16 or float32".
 Status check_type(const TensorView& tensor, const std::string& name, std::initializer_list<DType> types);
-/// Shape is `shape` (-1 = any extent), strides are usable and memory is given where there are elements.
+/// Shape is `shape` (-1 = any extent) and memory is given where there are elements.
+Status check_shape(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape);
+/// check_shape of a tensor that must be in plain layout.
 Status check_tensor(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape);
 
 /// Element offsets by index, for tensors in plain layout.

@@ -70,9 +70,9 @@ Status check_matrices(const std::vector<TensorView>& tensors, const std::string&
     MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {weights.weight[0].dtype}));
     MEGAMOE_RETURN_IF_ERROR(check_layout(tensor, at));
     if (tensors.size() == 1 && (experts != 1 || tensor.dims == 3)) {
-      MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {experts, rows, cols}));
+      MEGAMOE_RETURN_IF_ERROR(check_shape(tensor, at, {experts, rows, cols}));
     } else {
-      MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {rows, cols}));
+      MEGAMOE_RETURN_IF_ERROR(check_shape(tensor, at, {rows, cols}));
     }
   }
   return Status::ok();

@@ -3,6 +3,7 @@
 #include <new>
 #include <string>
 
+#include "base/fp_env.h"
 #include "format/bf16.h"
 #include "megamoe/reference.h"
 #include "reference/element.h"
@@ -120,6 +121,7 @@ Status run(const BufferConfig& config, const Activation& activation, std::vector
 
 Status mega_moe(const BufferConfig& config, const Activation& activation, std::vector<RankInput>& ranks,
                 std::vector<Stages>* stages) {
+  const base::DefaultFpEnv fp_env;
   try {
     return run(config, activation, ranks, stages);
   } catch (const std::bad_alloc&) {
