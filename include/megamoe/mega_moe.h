@@ -11,6 +11,7 @@
 #include "megamoe/export.h"
 #include "megamoe/group.h"
 #include "megamoe/isa.h"
+#include "megamoe/stages.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
 
@@ -114,8 +115,8 @@ struct LinearWeights {
   std::vector<TensorView>
       scale;            ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
   bool k_last = false;  ///< the reduction dimension is the last one
-  /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up` the up
-  /// columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
+  /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up`
+  /// the up columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
   std::vector<TensorView> up;
 };
 
@@ -179,6 +180,10 @@ class MEGAMOE_API MegaMoe {
   /// Runs the layer. Collective over the ranks of the buffer. On an error nothing is written to y or
   /// expert_token_nums.
   Status run(const CallArgs& args);
+
+  /// What the stages of the last successful call left in memory on this rank, for diagnosis; `linear1` stays
+  /// empty, since its values live only in registers. To be read before any rank starts the next call.
+  Result<Stages> stages() const;
 
   /// The plan as text, one "key: value" per line: scenario, kernels, blocks, buffer bytes.
   std::string describe() const;

@@ -7,28 +7,18 @@
 
 #include "megamoe/export.h"
 #include "megamoe/mega_moe.h"
+#include "megamoe/stages.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
 
 namespace megamoe::reference {
 
+using megamoe::Stages;
+
 /// Inputs and weights of one rank for the reference.
 struct RankInput {
   CallArgs call;
   LinearWeights weight1, weight2;
-};
-
-/// Intermediate values of one rank, for finding the first stage that differs. Row-major; rows of one expert
-/// together, experts ascending, inside an expert by source rank, then token, then slot.
-struct Stages {
-  std::vector<int64_t> home;              ///< (rows, 3): rank, token, slot
-  std::vector<float> token_codes;         ///< (rows, H) codes as numbers
-  std::vector<float> token_scales;        ///< (rows,), 1 where the scenario has none
-  std::vector<float> linear1;             ///< (rows, N1) as the activation sees it
-  std::vector<float> activated;           ///< (rows, I)
-  std::vector<float> requantised;         ///< (rows, I) codes as numbers
-  std::vector<float> requantised_scales;  ///< (rows,)
-  std::vector<float> linear2;             ///< (rows, H) bf16 values
 };
 
 /// The mega_moe operator over all ranks of a group in one call: MegaMoE document, data flow, with the

@@ -212,6 +212,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& 
 
 Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
   trace.clear();
+  completed = false;
   const moe::TraceScope scope(trace, 0, TraceSpan::Stage::kExchange);
   if (destroyed) return Status(Code::kClosed, "the buffer was destroyed");
   Result<uint64_t> call = session->begin_call();

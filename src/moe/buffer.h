@@ -67,6 +67,19 @@ class SymmBuffer::Impl {
   /// Sets the used counters to zero and leaves the call.
   void leave(int64_t tokens);
 
+  /// Parts of this rank's own pool, and the combine slot of a row on its home rank.
+  const std::byte* pool(size_t part, size_t stride, int64_t row) const {
+    return session->segment(group.rank()) + part + static_cast<size_t>(row) * stride;
+  }
+  const comm::RowHome* homes(int64_t row) const {
+    return reinterpret_cast<const comm::RowHome*>(pool(layout.homes, sizeof(comm::RowHome), row));
+  }
+  uint16_t* slot_row(const comm::RowHome& home) const {
+    const auto index = static_cast<size_t>(home.token * config.num_topk + home.slot);
+    return reinterpret_cast<uint16_t*>(session->segment(home.rank) + layout.slots +
+                                       index * layout.slot_stride());
+  }
+
   Group group;
   BufferConfig config;
   const moe::Codec* codec;
@@ -90,6 +103,7 @@ class SymmBuffer::Impl {
 
   std::atomic<bool> busy{false};
   bool destroyed = false;
+  bool completed = false;  ///< the last call ended well: its stages can be read
 
  private:
   Impl(const Group& group, const BufferConfig& config, const BufferOptions& options, const moe::Codec* codec,

@@ -188,9 +188,6 @@ class Call {
     }
   }
 
-  const std::byte* pool(size_t part, size_t stride, int64_t row) const {
-    return session_.segment(session_.rank()) + part + static_cast<size_t>(row) * stride;
-  }
   std::byte* packed1(int64_t block, int64_t tile) const {
     return owner_.workspace.packed1.data() + static_cast<size_t>(block) * owner_.workspace.packed_block1 +
            static_cast<size_t>(tile) * plan_.linear1.tile_stride();
@@ -209,7 +206,7 @@ class Call {
     const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, tile);
     const int64_t end = LinearPlan::tile_begin(block.rows, tiles, tile + 1);
     kernel::PackRows pack{};
-    pack.codes = pool(owner_.layout.codes, owner_.layout.code_stride(), block.first_row + begin);
+    pack.codes = owner_.pool(owner_.layout.codes, owner_.layout.code_stride(), block.first_row + begin);
     pack.row_bytes = static_cast<ptrdiff_t>(owner_.layout.code_stride());
     pack.rows = static_cast<int>(end - begin);
     pack.k = plan_.linear1.geometry().k;
@@ -267,7 +264,7 @@ class Call {
           out.outputs = static_cast<int>(std::min<int64_t>(g.outputs_per_panel(), g.outputs() - first));
           out.column_scales = panel.column_scales;
           out.row_scales = reinterpret_cast<const float*>(
-              pool(owner_.layout.scales, sizeof(float), block.first_row + begin));
+              owner_.pool(owner_.layout.scales, sizeof(float), block.first_row + begin));
           out.params = &plan_.activation.params;
           out.out = activated(block.first_row + begin) + first * element;
           out.out_row_bytes = static_cast<ptrdiff_t>(owner_.workspace.activated_row);
@@ -301,15 +298,6 @@ class Call {
     plan_.linear2.gemm->pack_rows(pack);
   }
 
-  uint16_t* slot_row(const comm::RowHome& home) const {
-    const auto index = static_cast<size_t>(home.token * owner_.config.num_topk + home.slot);
-    return comm::segment_at<uint16_t>(session_, home.rank,
-                                      owner_.layout.slots + index * owner_.layout.slot_stride());
-  }
-  const comm::RowHome* homes(int64_t row) const {
-    return reinterpret_cast<const comm::RowHome*>(pool(owner_.layout.homes, sizeof(comm::RowHome), row));
-  }
-
   void linear2(const Block& block, int64_t block_index, int64_t piece, const Scratch& scratch) {
     const pack::Geometry& g = plan_.linear2.geometry();
     const auto epilogue = plan_.ops->linear2[static_cast<int>(plan_.scenario->epilogue2)];
@@ -317,9 +305,9 @@ class Call {
         plan_.linear2, block, piece, scratch, [&](int64_t t) { return packed2(block_index, t); },
         [&](int64_t p, const pack::Panel& panel, int64_t begin, int rows) {
           const int64_t first = p * kernel::kPanelColumns;
-          const comm::RowHome* home = homes(block.first_row + begin);
+          const comm::RowHome* home = owner_.homes(block.first_row + begin);
           uint16_t* places[kBlockRows];
-          for (int r = 0; r < rows; ++r) places[r] = slot_row(home[r]) + first;
+          for (int r = 0; r < rows; ++r) places[r] = owner_.slot_row(home[r]) + first;
           kernel::Linear2Epilogue out{};
           out.c = scratch.tile;
           out.rows = rows;
@@ -333,7 +321,7 @@ class Call {
 
   // Step 7: the rows of a block are in their slots; count them at home.
   void return_rows(const Block& block) {
-    const comm::RowHome* home = homes(block.first_row);
+    const comm::RowHome* home = owner_.homes(block.first_row);
     for (int64_t r = 0; r < block.rows; ++r) {
       comm::count_one(session_, home[r].rank, done_counter(home[r].token),
                       static_cast<uint32_t>(home[r].used_slots));
@@ -349,7 +337,7 @@ class Call {
       kernel::CombineRow sum{};
       for (int64_t slot = 0; slot < topk; ++slot) {
         if (owner_.token_map.expert(token, slot) < 0) continue;
-        rows[sum.slots] = slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
+        rows[sum.slots] = owner_.slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
         weights[sum.slots++] = router_weight(token, slot);
       }
       sum.rows = rows;
@@ -402,6 +390,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
   MEGAMOE_RETURN_IF_ERROR(call.run());
   moe::write_token_counts(owner, args.expert_token_nums);
   owner.leave(args.x.shape[0]);
+  owner.completed = true;
   return Status::ok();
 }
 

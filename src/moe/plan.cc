@@ -118,6 +118,10 @@ Status MegaMoe::run(const CallArgs& args) {
   return impl_->run(args);
 }
 
+Result<Stages> MegaMoe::stages() const {
+  return impl_->stages();
+}
+
 std::vector<std::pair<std::string, std::string>> MegaMoe::description() const {
   return impl_->description();
 }

@@ -44,6 +44,7 @@ class MegaMoe::Impl {
   static Result<std::unique_ptr<Impl>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
 
   Status run(const CallArgs& args);
+  Result<Stages> stages() const;
   std::vector<std::pair<std::string, std::string>> description() const;
 
   std::shared_ptr<SymmBuffer> buffer;

@@ -197,6 +197,31 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Fused, testing::Values("A16W16", "A8W8-INT")
   return std::string(info.param) == "A16W16" ? "A16W16" : "A8W8Int";
 });
 
+TEST_P(Fused, StagesOfACallMatchTheReference) {
+  TestLayer layer(shape(64, 32, 4, 2), 61);
+  RankTokens tokens = layer.tokens(21);
+  std::vector<reference::RankInput> input{{layer.args(tokens, 4), layer.linear1(1, 0), layer.linear2(1, 0)}};
+  std::vector<Stages> want;
+  ASSERT_TRUE(reference::mega_moe(layer.config(21), layer.activation(), input, &want));
+  for (const Isa isa : test::runnable_levels()) {
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(21), test::options(2, isa));
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    EXPECT_FALSE((*moe)->stages()) << "no call yet";
+    ASSERT_TRUE((*moe)->run(layer.args(tokens, 4)));
+    const Result<Stages> got = (*moe)->stages();
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->home, want[0].home);
+    EXPECT_EQ(got->token_codes, want[0].token_codes);
+    EXPECT_EQ(got->token_scales, want[0].token_scales);
+    ASSERT_EQ(got->activated.size(), want[0].activated.size());
+    for (size_t i = 0; i < got->activated.size(); ++i) {
+      ASSERT_NEAR(got->activated[i], want[0].activated[i], 0.02 * (1 + std::abs(want[0].activated[i])));
+    }
+    EXPECT_EQ(got->requantised.size(), want[0].requantised.size());
+    EXPECT_EQ(got->linear2.size(), want[0].linear2.size());
+  }
+}
+
 TEST(Fused, DescribesTheKernelsThatRun) {
   TestLayer layer({64, 32, 4, 2, "A8W8-INT", "swiglu"}, 1);
   for (const Isa isa : test::runnable_levels()) {

@@ -1,0 +1,22 @@
+// Intermediate values of one call, for finding the first stage in which two implementations differ.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace megamoe {
+
+/// Values of one rank after every stage. Row-major; rows of one expert
+/// together, experts ascending, inside an expert by source rank, then token, then slot.
+struct Stages {
+  std::vector<int64_t> home;              ///< (rows, 3): rank, token, slot
+  std::vector<float> token_codes;         ///< (rows, H) codes as numbers
+  std::vector<float> token_scales;        ///< (rows,), 1 where the scenario has none
+  std::vector<float> linear1;             ///< (rows, N1) as the activation sees it
+  std::vector<float> activated;           ///< (rows, I)
+  std::vector<float> requantised;         ///< (rows, I) codes as numbers
+  std::vector<float> requantised_scales;  ///< (rows,)
+  std::vector<float> linear2;             ///< (rows, H) bf16 values
+};
+
+}  // namespace megamoe
