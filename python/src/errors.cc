@@ -1,0 +1,68 @@
+// Which exception stands for which code, and how one is raised.
+#include "errors.h"
+
+#include <string>
+
+namespace nb = nanobind;
+
+namespace megamoe::python {
+namespace {
+
+// Lives as long as the interpreter: exceptions can be raised until its very end.
+PyObject* deadline_error = nullptr;
+
+PyObject* exception_type(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument:
+    case Code::kUnsupported:
+    case Code::kCapacity:
+    case Code::kSettingsDiffer:
+      return PyExc_ValueError;
+    case Code::kInvalidType:
+      return PyExc_TypeError;
+    case Code::kTimedOut:
+      return deadline_error;
+    default:
+      return PyExc_RuntimeError;
+  }
+}
+
+}  // namespace
+
+void raise(const Status& status) {
+  nb::object error = nb::borrow(exception_type(status.code()))(nb::str(status.message().c_str()));
+  nb::setattr(error, "code", nb::cast(status.code()));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+void bind_errors(nb::module_& module) {
+  nb::enum_<Code>(module, "Code", nb::is_arithmetic(),
+                  "Kind of an error; every exception this package raises has it as its attribute `code`.")
+      .value("OK", Code::kOk)
+      .value("INVALID_ARGUMENT", Code::kInvalidArgument, "an argument has a wrong value, shape or layout (ValueError)")
+      .value("INVALID_TYPE", Code::kInvalidType, "an argument has a wrong type or data type (TypeError)")
+      .value("UNSUPPORTED", Code::kUnsupported, "not available in this build or on this machine (ValueError)")
+      .value("CAPACITY", Code::kCapacity, "more tokens than the buffer has room for (ValueError)")
+      .value("SETTINGS_DIFFER", Code::kSettingsDiffer, "the ranks of a group have different settings (ValueError)")
+      .value("PEER_FAILED", Code::kPeerFailed, "another rank died, failed or left (RuntimeError)")
+      .value("TIMED_OUT", Code::kTimedOut, "a wait passed its deadline (DeadlineError)")
+      .value("OUT_OF_MEMORY", Code::kOutOfMemory, "memory could not be reserved (RuntimeError)")
+      .value("SYSTEM", Code::kSystem, "the operating system refused something (RuntimeError)")
+      .value("CLOSED", Code::kClosed, "the object was destroyed (RuntimeError)")
+      .value("DATA_LOSS", Code::kDataLoss, "a file is truncated or malformed (RuntimeError)");
+
+  nb::tuple bases = nb::make_tuple(nb::borrow(PyExc_RuntimeError), nb::borrow(PyExc_TimeoutError));
+  deadline_error = PyErr_NewExceptionWithDoc(
+      "megamoe.DeadlineError", "A wait for other ranks passed its deadline; a RuntimeError and a TimeoutError.",
+      bases.ptr(), nullptr);
+  if (deadline_error == nullptr) throw nb::python_error();
+  module.attr("DeadlineError") = nb::borrow(deadline_error);
+
+  module.def(
+      "raise_error", [](Code code, const char* message) { raise(Status(code, message)); }, nb::arg("code"),
+      nb::arg("message"), nb::sig("def raise_error(code: Code, message: str) -> typing.NoReturn"),
+      "Raises the exception of a code.");
+}
+
+}  // namespace megamoe::python

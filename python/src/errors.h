@@ -1,0 +1,26 @@
+// Turns a Status into a Python exception.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "megamoe/status.h"
+
+namespace megamoe::python {
+
+/// Defines Code and DeadlineError in the module.
+void bind_errors(nanobind::module_& module);
+
+/// Raises the exception of a status that is not ok. The caller holds the interpreter lock.
+[[noreturn]] void raise(const Status& status);
+
+inline void raise_if_error(const Status& status) {
+  if (!status.is_ok()) raise(status);
+}
+
+template <class T>
+T value_or_raise(Result<T> result) {
+  if (!result.is_ok()) raise(result.status());
+  return std::move(result).value();
+}
+
+}  // namespace megamoe::python

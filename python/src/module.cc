@@ -1,0 +1,280 @@
+// The extension module megamoe._core: the C++ interface as thin classes. Argument names, defaults and tensor adaption
+// are the Python sources' job.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "megamoe/megamoe.h"
+#include "tensors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace megamoe::python {
+namespace {
+
+/// Runs `work`, which returns Status or Result and touches no Python object, without the interpreter lock.
+template <class Work>
+auto unlocked(Work&& work) {
+  nb::gil_scoped_release release;
+  return work();
+}
+
+/// Raw weights of one linear layer, with the arrays they live in.
+struct RawWeights {
+  std::vector<InputArray> arrays;
+  LinearWeights views;
+
+  RawWeights(const std::vector<const Input*>& weight, const std::vector<const Input*>& scale, bool k_last) {
+    views.k_last = k_last;
+    for (const Input* input : weight) add(*input, views.weight);
+    for (const Input* input : scale) add(*input, views.scale);
+  }
+
+ private:
+  void add(const Input& input, std::vector<TensorView>& list) {
+    arrays.push_back(input.array);
+    list.push_back(input.view);
+  }
+};
+
+/// A planned layer, with the arrays of its raw weights.
+struct Plan {
+  std::vector<InputArray> arrays;
+  std::unique_ptr<MegaMoe> moe;
+};
+
+using PackedPtr = std::shared_ptr<PackedWeights>;
+
+PackedPtr unconst(std::shared_ptr<const PackedWeights> weights) {
+  return std::const_pointer_cast<PackedWeights>(std::move(weights));  // no member of it changes anything
+}
+
+void bind_build(nb::module_& module) {
+  module.def("version", &version, "Version of the library.");
+  module.def(
+      "isa_levels",
+      [] {
+        std::vector<std::tuple<std::string, std::string, bool, std::string>> levels;
+        for (const IsaInfo& info : isa_levels()) {
+          levels.emplace_back(info.name, info.requirement, info.runnable, info.reason);
+        }
+        return levels;
+      },
+      "All instruction-set levels in ascending order: (name, requirement, runnable, why not).");
+  module.def(
+      "default_isa", [] { return std::string(isa_name(value_or_raise(default_isa()))); },
+      "Name of the level in use unless a buffer asks for another.");
+  module.def("default_isa_reason", &default_isa_reason, "One sentence that says why it is this level.");
+  module.def(
+      "dtype_from_code",
+      [](int code) -> std::optional<std::string> {
+        const DType dtype = value_or_raise(dtype_from_op_code(code));
+        return dtype == DType::kUndefined ? std::nullopt : std::optional<std::string>(dtype_name(dtype));
+      },
+      "code"_a, "Name of the type with this number in the operator documents; None for 28, undefined.");
+  module.def(
+      "dtype_exists", [](const char* name) { return dtype_from_name(name) != DType::kUndefined; }, "name"_a,
+      "Whether the library has an element type of this name.");
+}
+
+void bind_group(nb::module_& module) {
+  nb::class_<Group>(module, "Group",
+                    "One rank's handle on a group of ranks. Making a buffer on a group is collective over its ranks.")
+      .def_static("self", &Group::self, "A group of one rank.")
+      .def_static(
+          "local", [](int size) { return value_or_raise(Group::local(size)); }, "size"_a,
+          "`size` ranks in this process: a list of handles, each to be used from its own thread.")
+      .def_static(
+          "shm",
+          [](const std::string& key, int rank, int size) { return value_or_raise(Group::shm(key, rank, size)); },
+          "key"_a, "rank"_a, "size"_a,
+          "`size` processes of this host. `key` names the group: all its processes give the same key, and no other\n"
+          "group of the same user does at the same time. Processes meet when they make a buffer.")
+      .def_prop_ro("rank", &Group::rank)
+      .def_prop_ro("size", &Group::size)
+      .def_prop_ro("transport", &Group::transport, "\"self\", \"local\" or \"shm\".")
+      .def("__repr__", [](const Group& group) {
+        return "<megamoe.Group rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) + ", " +
+               group.transport() + ">";
+      });
+}
+
+void bind_config(nb::module_& module) {
+  nb::class_<BufferConfig>(module, "BufferConfig", "What all ranks of a buffer agree on.")
+      .def(nb::init<>())
+      .def_rw("num_experts", &BufferConfig::num_experts)
+      .def_rw("num_max_tokens_per_rank", &BufferConfig::num_max_tokens_per_rank)
+      .def_rw("num_topk", &BufferConfig::num_topk)
+      .def_rw("hidden", &BufferConfig::hidden)
+      .def_rw("intermediate_hidden", &BufferConfig::intermediate_hidden)
+      .def_rw("max_recv_token_num", &BufferConfig::max_recv_token_num)
+      .def_rw("dispatch_quant_mode", &BufferConfig::dispatch_quant_mode)
+      .def_prop_rw(
+          "dispatch_quant_out_dtype",
+          [](const BufferConfig& config) { return std::string(dtype_name(config.dispatch_quant_out_dtype)); },
+          [](BufferConfig& config, const char* name) { config.dispatch_quant_out_dtype = dtype_from_name(name); })
+      .def_rw("combine_quant_mode", &BufferConfig::combine_quant_mode)
+      .def_rw("comm_alg", &BufferConfig::comm_alg)
+      .def_rw("topk_weights_type", &BufferConfig::topk_weights_type)
+      .def_rw("topo_type", &BufferConfig::topo_type)
+      .def_rw("rank_num_per_server", &BufferConfig::rank_num_per_server)
+      .def_rw("combine_comm_mode", &BufferConfig::combine_comm_mode)
+      .def_rw("profile", &BufferConfig::profile);
+  module.def(
+      "ccl_buffer_size",
+      [](int64_t ep_world_size, const BufferConfig& config) {
+        return value_or_raise(mega_moe_ccl_buffer_size(ep_world_size, config));
+      },
+      "ep_world_size"_a, "config"_a, "Bytes of symmetric memory one rank needs.");
+}
+
+void bind_buffer(nb::module_& module) {
+  nb::class_<SymmBuffer>(module, "SymmBuffer", "The memory through which ranks exchange rows, and this rank's threads.")
+      .def_static(
+          "create",
+          [](const Group& group, const BufferConfig& config, int threads, std::optional<std::string> isa,
+             int64_t deadline_ms, bool trace) {
+            BufferOptions options;
+            options.threads = threads;
+            if (isa) options.isa = value_or_raise(isa_from_name(*isa));
+            options.deadline = std::chrono::milliseconds(deadline_ms);
+            options.trace = trace;
+            return value_or_raise(unlocked([&] { return SymmBuffer::create(group, config, options); }));
+          },
+          "group"_a, "config"_a, "threads"_a, "isa"_a.none(), "deadline_ms"_a, "trace"_a)
+      .def("destroy", [](SymmBuffer& buffer) { unlocked([&] { buffer.destroy(); return 0; }); })
+      .def(
+          "refuse_call",
+          [](SymmBuffer& buffer, Code code, const std::string& message) {
+            raise_if_error(unlocked([&] { return buffer.refuse_call(Status(code, message)); }));
+          },
+          "code"_a, "message"_a, "Takes part in the next call with an error; raises what all ranks return.")
+      .def(
+          "trace",
+          [](const SymmBuffer& buffer) {
+            std::vector<std::tuple<std::string, int, int64_t, int64_t>> spans;
+            for (const TraceSpan& span : buffer.trace()) {
+              spans.emplace_back(trace_stage_name(span.stage), span.thread, span.begin_ns, span.end_ns);
+            }
+            return spans;
+          },
+          "Spans of the last call: (stage, thread, begin ns, end ns).")
+      .def_prop_ro("rank", &SymmBuffer::rank)
+      .def_prop_ro("world_size", &SymmBuffer::world_size)
+      .def_prop_ro("threads", &SymmBuffer::threads)
+      .def_prop_ro("isa", [](const SymmBuffer& buffer) { return std::string(isa_name(buffer.isa())); })
+      .def_prop_ro("experts_per_rank", &SymmBuffer::experts_per_rank)
+      .def_prop_ro("capacity", &SymmBuffer::capacity)
+      .def_prop_ro("ccl_buffer_size", &SymmBuffer::ccl_buffer_size);
+}
+
+void bind_weights(nb::module_& module) {
+  nb::class_<RawWeights>(module, "RawWeights", "Weights of one linear layer as the caller holds them.")
+      .def(nb::init<const std::vector<const Input*>&, const std::vector<const Input*>&, bool>(), "weight"_a, "scale"_a,
+           "k_last"_a);
+  nb::class_<PackedWeights>(module, "PackedWeights",
+                            "Weights of one linear layer in the order the kernels read; see pack_weights.")
+      .def_prop_ro("dtype", [](const PackedWeights& weights) { return std::string(dtype_name(weights.dtype())); })
+      .def_prop_ro("experts", &PackedWeights::experts)
+      .def_prop_ro("k", &PackedWeights::k, "Length of the reduction.")
+      .def_prop_ro("n", &PackedWeights::n, "Output columns; both halves of a gated layer.")
+      .def_prop_ro("nbytes", &PackedWeights::bytes, "Bytes of memory held.")
+      .def("__repr__", [](const PackedWeights& weights) {
+        return std::string("<megamoe.PackedWeights ") + dtype_name(weights.dtype()) + " (" +
+               std::to_string(weights.experts()) + ", " + std::to_string(weights.k()) + ", " +
+               std::to_string(weights.n()) + ")>";
+      });
+  module.def(
+      "pack_linear1",
+      [](const RawWeights& weights, bool gated, int threads) {
+        return unconst(value_or_raise(
+            unlocked([&] { return PackedWeights::pack_linear1(weights.views, gated, threads); })));
+      },
+      "weights"_a, "gated"_a, "threads"_a);
+  module.def(
+      "pack_linear2",
+      [](const RawWeights& weights, int threads) {
+        return unconst(value_or_raise(unlocked([&] { return PackedWeights::pack_linear2(weights.views, threads); })));
+      },
+      "weights"_a, "threads"_a);
+}
+
+void bind_plan(nb::module_& module) {
+  nb::class_<Activation>(module, "Activation", "Activation between the linear layers; None stands for the default.")
+      .def(
+          "__init__",
+          [](Activation* self, std::string name, std::optional<double> clamp, std::optional<double> alpha,
+             std::optional<double> beta, std::optional<double> linear_beta) {
+            new (self) Activation{std::move(name), clamp, alpha, beta, linear_beta};
+          },
+          "name"_a, "clamp"_a.none(), "alpha"_a.none(), "beta"_a.none(), "linear_beta"_a.none());
+  nb::class_<Plan>(module, "Plan", "A planned layer on a buffer.")
+      .def_static(
+          "create",
+          [](std::shared_ptr<SymmBuffer> buffer, std::optional<PackedPtr> packed1, std::optional<PackedPtr> packed2,
+             const RawWeights* raw1, const RawWeights* raw2, const Activation& activation) {
+            Layer layer;
+            if (packed1) layer.packed1 = std::move(*packed1);
+            if (packed2) layer.packed2 = std::move(*packed2);
+            auto plan = std::make_unique<Plan>();
+            for (const RawWeights* raw : {raw1, raw2}) {
+              if (raw != nullptr) plan->arrays.insert(plan->arrays.end(), raw->arrays.begin(), raw->arrays.end());
+            }
+            if (raw1 != nullptr) layer.weight1 = raw1->views;
+            if (raw2 != nullptr) layer.weight2 = raw2->views;
+            layer.activation = activation;
+            plan->moe =
+                value_or_raise(unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
+            return plan;
+          },
+          "buffer"_a, "packed1"_a.none(), "packed2"_a.none(), "raw1"_a.none(), "raw2"_a.none(), "activation"_a)
+      .def(
+          "run",
+          [](Plan& plan, const Input& x, const Input& topk_ids, const Input& topk_weights, const Input* x_active_mask,
+             const Output& y, const Output& expert_token_nums) {
+            CallArgs args;
+            args.x = x.view;
+            args.topk_ids = topk_ids.view;
+            args.topk_weights = topk_weights.view;
+            if (x_active_mask != nullptr) args.x_active_mask = x_active_mask->view;
+            args.y = y.ref;
+            args.expert_token_nums = expert_token_nums.ref;
+            raise_if_error(unlocked([&] { return plan.moe->run(args); }));
+          },
+          "x"_a, "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a, "expert_token_nums"_a)
+      .def("description", [](const Plan& plan) { return plan.moe->description(); },
+           "The plan as (key, value) pairs.")
+      .def("describe", [](const Plan& plan) { return plan.moe->describe(); }, "The plan as text.");
+}
+
+}  // namespace
+}  // namespace megamoe::python
+
+NB_MODULE(_core, module) {
+  // Buffers that live until the interpreter ends are the normal case and are released by the process.
+  nb::set_leak_warnings(false);
+  module.doc() = "C++ interface of megamoe; use the package megamoe instead.";
+  megamoe::python::bind_errors(module);
+  megamoe::python::bind_build(module);
+  megamoe::python::bind_tensors(module);
+  megamoe::python::bind_group(module);
+  megamoe::python::bind_config(module);
+  megamoe::python::bind_buffer(module);
+  megamoe::python::bind_weights(module);
+  megamoe::python::bind_plan(module);
+}

@@ -1,0 +1,57 @@
+// Views of arrays of other libraries, with the element type given by name.
+#include "tensors.h"
+
+#include <string>
+#include <utility>
+
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace megamoe::python {
+namespace {
+
+template <class Void, class Array>
+BasicTensor<Void> describe(const char* name, const Array& array, const char* dtype_text) {
+  BasicTensor<Void> tensor;
+  tensor.dtype = dtype_from_name(dtype_text);
+  if (tensor.dtype == DType::kUndefined || dtype_bits(tensor.dtype) != array.dtype().bits) {
+    raise(Status(Code::kInvalidType, std::string(name) + " = elements of " + std::to_string(array.dtype().bits) +
+                                         " bits: expected " + dtype_text));
+  }
+  if (array.ndim() > static_cast<size_t>(kMaxDims)) {
+    raise(Status(Code::kInvalidArgument, std::string(name) + " has " + std::to_string(array.ndim()) +
+                                             " dimensions: expected at most " + std::to_string(kMaxDims)));
+  }
+  tensor.data = array.data();
+  tensor.dims = static_cast<int>(array.ndim());
+  for (int i = 0; i < tensor.dims; ++i) tensor.shape[i] = static_cast<int64_t>(array.shape(i));
+  tensor.set_contiguous();
+  if (array.stride_ptr() != nullptr) {
+    for (int i = 0; i < tensor.dims; ++i) tensor.strides[i] = array.stride(i);
+  }
+  return tensor;
+}
+
+}  // namespace
+
+void bind_tensors(nb::module_& module) {
+  nb::class_<Input>(module, "Input", "An array the library reads; `name` is the argument it stands for.")
+      .def(
+          "__init__",
+          [](Input* self, const char* name, InputArray array, const char* dtype) {
+            TensorView view = describe<const void>(name, array, dtype);
+            new (self) Input{std::move(array), view};
+          },
+          nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"));
+  nb::class_<Output>(module, "Output", "An array the library writes; `name` is the argument it stands for.")
+      .def(
+          "__init__",
+          [](Output* self, const char* name, OutputArray array, const char* dtype) {
+            TensorRef ref = describe<void>(name, array, dtype);
+            new (self) Output{std::move(array), ref};
+          },
+          nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"));
+}
+
+}  // namespace megamoe::python
