@@ -1,0 +1,55 @@
+"""megamoe: the mixture-of-experts layer as one fused operator for CPUs.
+
+`megamoe.ops` has the operators, with the names and arguments of the MegaMoE operator document. NumPy alone is enough;
+torch tensors and torch.distributed groups are taken wherever the program uses torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import _core, ops
+from ._core import Code, DeadlineError, Group
+from .buffer import SymmBuffer, TraceSpan
+from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe
+from .weights import PackedLayer, PackedWeights, pack_weights
+
+__version__: str = _core.version()
+
+__all__ = [
+    "Code",
+    "DeadlineError",
+    "Group",
+    "PackedLayer",
+    "PackedWeights",
+    "SymmBuffer",
+    "TraceSpan",
+    "__version__",
+    "get_mega_moe_ccl_buffer_size",
+    "get_symm_buffer_for_mega_moe",
+    "info",
+    "mega_moe",
+    "ops",
+    "pack_weights",
+]
+
+
+def info() -> dict[str, Any]:
+    """What this build can use on this machine.
+
+    Returns:
+        version; isa, the instruction-set level in use, and isa_reason, why; levels, all levels in ascending order as dicts
+        with name, requirement, runnable and reason (why it cannot run here, or ""); cpus, the CPUs this process may use.
+
+    Raises:
+        ValueError: the environment variable MEGAMOE_ISA names an unknown level, or one this machine cannot run.
+    """
+    fields = ("name", "requirement", "runnable", "reason")
+    return {
+        "version": __version__,
+        "isa": _core.default_isa(),
+        "isa_reason": _core.default_isa_reason(),
+        "levels": [dict(zip(fields, level)) for level in _core.isa_levels()],
+        "cpus": len(os.sched_getaffinity(0)),
+    }

@@ -1,0 +1,195 @@
+"""SymmBuffer: the memory through which the ranks of a group exchange rows, with the plans made on it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from . import _core, settings
+from .errors import Code
+from .group import resolve
+
+__all__ = ["SymmBuffer", "TraceSpan"]
+
+# Layers that may share one buffer before the plan unused for longest is made again.
+_MAX_PLANS = 128
+
+
+class TraceSpan(NamedTuple):
+    """What one thread did in the last call; times in nanoseconds of CLOCK_MONOTONIC."""
+
+    stage: str
+    thread: int
+    begin_ns: int
+    end_ns: int
+
+
+class SymmBuffer:
+    """Made by `get_symm_buffer_for_mega_moe`, whose documentation lists the arguments; creation is collective.
+
+    One call at a time; several layers may share one buffer. A buffer is a context manager: leaving it destroys it.
+
+    Attributes:
+        group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, max_recv_token_num,
+        dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg, topk_weights_type, topo_type,
+        rank_num_per_server, combine_comm_mode, profile, deadline, trace: as given.
+        threads: threads of this rank.
+        isa: name of the instruction-set level in use.
+        rank_id: this rank, 0 to ep_world_size - 1.
+        ep_world_size: number of ranks.
+        group_name: name of the torch group, else of the transport ("self", "local", "shm").
+        context: handle of the buffer in the library.
+        ccl_buffer_size: bytes of memory of this rank that its peers write into.
+        experts_per_rank: E_local, experts this rank owns.
+        capacity: rows this rank can receive in one call.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        num_experts: int,
+        num_max_tokens_per_rank: int,
+        num_topk: int,
+        hidden: int,
+        intermediate_hidden: int,
+        *,
+        max_recv_token_num: int = 0,
+        dispatch_quant_mode: int = 0,
+        dispatch_quant_out_dtype: Any = None,
+        combine_quant_mode: int = 0,
+        comm_alg: str = "",
+        topk_weights_type: int = 0,
+        topo_type: int = 0,
+        rank_num_per_server: int = 2,
+        combine_comm_mode: int = 0,
+        profile: str = "cpu",
+        threads: int = 0,
+        isa: str | None = None,
+        deadline: float = 60.0,
+        trace: bool = False,
+    ) -> None:
+        config = settings.buffer_config(
+            num_experts=num_experts,
+            num_max_tokens_per_rank=num_max_tokens_per_rank,
+            num_topk=num_topk,
+            hidden=hidden,
+            intermediate_hidden=intermediate_hidden,
+            max_recv_token_num=max_recv_token_num,
+            dispatch_quant_mode=dispatch_quant_mode,
+            dispatch_quant_out_dtype=dispatch_quant_out_dtype,
+            combine_quant_mode=combine_quant_mode,
+            comm_alg=comm_alg,
+            topk_weights_type=topk_weights_type,
+            topo_type=topo_type,
+            rank_num_per_server=rank_num_per_server,
+            combine_comm_mode=combine_comm_mode,
+            profile=profile,
+        )
+        self.num_experts = config.num_experts
+        self.num_max_tokens_per_rank = config.num_max_tokens_per_rank
+        self.num_topk = config.num_topk
+        self.hidden = config.hidden
+        self.intermediate_hidden = config.intermediate_hidden
+        self.max_recv_token_num = config.max_recv_token_num
+        self.dispatch_quant_mode = config.dispatch_quant_mode
+        self.dispatch_quant_out_dtype = dispatch_quant_out_dtype
+        self.combine_quant_mode = config.combine_quant_mode
+        self.comm_alg = config.comm_alg
+        self.topk_weights_type = config.topk_weights_type
+        self.topo_type = config.topo_type
+        self.rank_num_per_server = config.rank_num_per_server
+        self.combine_comm_mode = config.combine_comm_mode
+        self.profile = config.profile
+        self.deadline = deadline
+        self.trace = settings.flag("trace", trace)
+
+        thread_count = settings.integer("threads", threads)
+        level = None if isa is None else settings.text("isa", isa)
+        limit = settings.deadline_ms(deadline)
+        membership = resolve(group)
+        self.context = _core.SymmBuffer.create(membership.handle, config, thread_count, level, limit, self.trace)
+        self.group = group
+        self.group_name = membership.name
+        self.rank_id: int = self.context.rank
+        self.ep_world_size: int = self.context.world_size
+        self.threads: int = self.context.threads
+        self.isa: str = self.context.isa
+        self.ccl_buffer_size: int = self.context.ccl_buffer_size
+        self.experts_per_rank: int = self.context.experts_per_rank
+        self.capacity: int = self.context.capacity
+        self._plans: OrderedDict[Any, Any] = OrderedDict()
+        self._last_plan: Any = None
+        self._in_use = threading.Lock()
+
+    def destroy(self) -> None:
+        """Leaves the group and frees the plans. May be repeated; never waits for other ranks. Later calls raise."""
+        self._enter()
+        try:
+            self._plans.clear()
+            self._last_plan = None
+            self.context.destroy()
+        finally:
+            self._in_use.release()
+
+    def __enter__(self) -> SymmBuffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    def __repr__(self) -> str:
+        return (f"<megamoe.SymmBuffer rank {self.rank_id} of {self.ep_world_size}: {self.num_experts} experts, "
+                f"top-{self.num_topk}, hidden {self.hidden}, intermediate {self.intermediate_hidden}, "
+                f"up to {self.num_max_tokens_per_rank} tokens, {self.threads} threads, {self.isa}>")
+
+    def describe(self) -> str:
+        """The plan of the last call, one "key: value" per line; empty before the first call."""
+        return "" if self._last_plan is None else self._last_plan.describe()
+
+    def trace_spans(self) -> list[TraceSpan]:
+        """What each thread did in the last call; empty unless the buffer was made with trace=True."""
+        return [TraceSpan(*span) for span in self.context.trace()]
+
+    def run_exclusively(self, prepare: Callable[[], Callable[[], Any]]) -> Any:
+        """Runs one collective call: `prepare` checks arguments and returns what runs it.
+
+        If `prepare` raises, the rank still takes part in the call, so that every rank raises the same error instead of
+        waiting for this one.
+        """
+        self._enter()
+        try:
+            try:
+                run = prepare()
+            except Exception as error:
+                self._refuse(error)
+            return run()
+        finally:
+            self._in_use.release()
+
+    def plan(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The plan kept under `key`, made when there is none. A plan keeps its weights alive, so a key stays unique."""
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = make()
+            if len(self._plans) > _MAX_PLANS:
+                self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+        self._last_plan = found
+        return found
+
+    def _enter(self) -> None:
+        # Not waiting here keeps a forked child from waiting for a thread that only its parent has.
+        if not self._in_use.acquire(blocking=False):
+            raise RuntimeError("sym_buffer = in use by another thread: expected one call at a time")
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        try:
+            self.context.refuse_call(getattr(error, "code", Code.SYSTEM), str(error) or type(error).__name__)
+        except Exception as verdict:
+            if str(verdict) == str(error) and type(verdict) is type(error):
+                raise error from None
+            raise verdict from error
+        raise error

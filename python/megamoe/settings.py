@@ -1,0 +1,136 @@
+"""Scalar arguments: integers, numbers, element types and the settings all ranks of a buffer agree on."""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .errors import invalid_type, invalid_value
+
+_INT_BITS = {
+    "dispatch_quant_mode": 32,
+    "combine_quant_mode": 32,
+    "topk_weights_type": 32,
+    "topo_type": 32,
+    "rank_num_per_server": 32,
+    "combine_comm_mode": 32,
+    "threads": 32,
+}
+# Names under which frameworks know a type of the operator documents.
+_ALIASES = {
+    "float4_e2m1fn_x2": "float4_e2m1",
+    "float4_e2m1fn": "float4_e2m1",
+    "float8_e8m0fnu": "float8_e8m0",
+}
+_UNDEFINED_CODE = 28
+
+
+def integer(name: str, value: Any) -> int:
+    """`value` as an int that fits the library's type for this argument."""
+    if isinstance(value, (bool, np.bool_)):
+        invalid_type(f"{name} = {value}: expected an integer")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        invalid_type(f"{name} = {value!r}: expected an integer")
+    bits = _INT_BITS.get(name, 64)
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        invalid_value(f"{name} = {number}: expected an integer of {bits} bits")
+    return number
+
+
+def number(name: str, value: Any) -> float:
+    """`value` as a float; NaN and infinities pass, the library judges them."""
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        invalid_type(f"{name} = {value!r}: expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        invalid_type(f"{name} = {value!r}: expected a number")
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        invalid_type(f"{name} = {value!r}: expected a string")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        invalid_type(f"{name} = {value!r}: expected True or False")
+    return bool(value)
+
+
+def dtype_name(name: str, value: Any) -> str | None:
+    """Name of an element type given as torch or NumPy type, name or number of the operator documents; None if undefined."""
+    if value is None:
+        return None
+    if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
+        if int(value) == _UNDEFINED_CODE:
+            return None
+        try:
+            return _core.dtype_from_code(integer(name, value))
+        except (TypeError, ValueError):
+            invalid_value(f"{name} = {value}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
+                          "296 (float4_e2m1) or 28 (undefined)")
+    if isinstance(value, str):
+        known = value
+    elif (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.dtype):
+        known = str(value).removeprefix("torch.")
+    else:
+        try:
+            known = np.dtype(value).name
+        except TypeError:
+            invalid_type(f"{name} = {value!r}: expected a torch or NumPy type, a name or an operator number")
+    known = _ALIASES.get(known, known)
+    if known == "undefined":
+        return None
+    if not _core.dtype_exists(known):
+        invalid_value(f"{name} = {value!r}: expected an element type of the operator documents, such as int8")
+    return known
+
+
+def buffer_config(*, dispatch_quant_out_dtype: Any, comm_alg: Any, profile: Any = "cpu", **integers: Any) -> Any:
+    """The settings as the library takes them."""
+    config = _core.BufferConfig()
+    for name, value in integers.items():
+        setattr(config, name, integer(name, value))
+    known = dtype_name("dispatch_quant_out_dtype", dispatch_quant_out_dtype)
+    if known is not None:
+        config.dispatch_quant_out_dtype = known
+    config.comm_alg = text("comm_alg", comm_alg)
+    config.profile = text("profile", profile)
+    return config
+
+
+def deadline_ms(value: Any) -> int:
+    """Seconds to whole milliseconds, at least one."""
+    seconds = number("deadline", value)
+    if not 0 < seconds <= 1e9 or not math.isfinite(seconds):
+        invalid_value(f"deadline = {value!r}: expected seconds, above 0 and at most 1e9")
+    return max(1, round(seconds * 1000))
+
+
+_ACTIVATION_KEYS = ("alpha", "beta", "linear_beta")
+
+
+def activation(name: Any, clamp: Any, params: Any) -> tuple[str, float | None, float | None, float | None, float | None]:
+    """(name, clamp, alpha, beta, linear_beta) of a call; the library checks which of them the activation takes."""
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        invalid_type(f"activation_params = {params!r}: expected a dict with keys alpha, beta, linear_beta")
+    for key in params:
+        if key not in _ACTIVATION_KEYS:
+            invalid_value(f"activation_params[{key!r}]: expected one of the keys alpha, beta, linear_beta")
+    values = [
+        None if params.get(key) is None else number(f"activation_params[{key!r}]", params[key])
+        for key in _ACTIVATION_KEYS
+    ]
+    limit = None if clamp is None else number("activation_clamp", clamp)
+    return (text("activation", name), limit, *values)

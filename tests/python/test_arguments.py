@@ -1,0 +1,306 @@
+"""Every public argument with wrong values: the error names the argument, what came and what was expected.
+
+After each wrong call the same buffer still gives the right result, and the caller's arrays are as they were.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+import megamoe
+from layers import BF16, Layer, bits
+
+BIG = 1 << 70
+
+# argument, wrong value, exception, texts of the message beside the argument's name
+BUFFER = [
+    ("group", "world", TypeError, "str"),
+    ("num_experts", 0, ValueError, "0"),
+    ("num_experts", -4, ValueError, "-4"),
+    ("num_experts", 4.0, TypeError, "4.0"),
+    ("num_experts", "4", TypeError, "'4'"),
+    ("num_experts", True, TypeError, "True"),
+    ("num_experts", BIG, ValueError, str(BIG)),
+    ("num_max_tokens_per_rank", 0, ValueError, "0"),
+    ("num_max_tokens_per_rank", -1, ValueError, "-1"),
+    ("num_topk", 0, ValueError, "0"),
+    ("num_topk", None, TypeError, "None"),
+    ("hidden", 0, ValueError, "0"),
+    ("hidden", -8, ValueError, "-8"),
+    ("intermediate_hidden", 0, ValueError, "0"),
+    ("intermediate_hidden", 1.5, TypeError, "1.5"),
+    ("max_recv_token_num", -1, ValueError, "-1"),
+    ("max_recv_token_num", 10**6, ValueError, "1000000"),
+    ("dispatch_quant_mode", 1, ValueError, "1"),
+    ("dispatch_quant_mode", 77, ValueError, "77"),
+    ("dispatch_quant_mode", 1 << 40, ValueError, str(1 << 40)),
+    ("dispatch_quant_out_dtype", "int9", ValueError, "int9"),
+    ("dispatch_quant_out_dtype", 5, ValueError, "5"),
+    ("dispatch_quant_out_dtype", torch.float64, ValueError, "float64"),
+    ("dispatch_quant_out_dtype", object(), TypeError, "object"),
+    ("dispatch_quant_out_dtype", torch.float8_e5m2, ValueError, "float8_e5m2"),
+    ("combine_quant_mode", 1, ValueError, "1"),
+    ("comm_alg", "ring", ValueError, "ring"),
+    ("comm_alg", None, TypeError, "None"),
+    ("topk_weights_type", 2, ValueError, "2"),
+    ("topo_type", 3, ValueError, "3"),
+    ("rank_num_per_server", 0, ValueError, "0"),
+    ("combine_comm_mode", 3, ValueError, "3"),
+    ("profile", "gpu", ValueError, "gpu"),
+    ("profile", 1, TypeError, "1"),
+    ("threads", -1, ValueError, "-1"),
+    ("threads", 2.5, TypeError, "2.5"),
+    ("isa", "sse9", ValueError, "sse9"),
+    ("isa", 4, TypeError, "4"),
+    ("deadline", 0, ValueError, "0"),
+    ("deadline", float("nan"), ValueError, "nan"),
+    ("deadline", "soon", TypeError, "'soon'"),
+    ("trace", 1, TypeError, "1"),
+]
+
+
+@pytest.mark.parametrize("name, value, kind, text", BUFFER, ids=lambda item: str(item)[:24])
+def test_buffer(name, value, kind, text):
+    layer = Layer(4, 64, 32, 4, 2, int8=False)
+    with pytest.raises(kind) as caught:
+        layer.buffer(**{name: value})
+    message = str(caught.value)
+    assert name in message and text in message
+    assert isinstance(caught.value.code, megamoe.Code)
+
+
+SIZE_NAMES = {"num_experts": "moe_expert_num"}
+
+
+@pytest.mark.parametrize("name, value, kind, text", [
+    case for case in BUFFER
+    if case[0] in ("num_experts", "num_max_tokens_per_rank", "num_topk", "hidden", "max_recv_token_num",
+                   "dispatch_quant_mode", "dispatch_quant_out_dtype", "combine_quant_mode", "comm_alg",
+                   "topk_weights_type")
+] + [("ep_world_size", 0, ValueError, "0"), ("ep_world_size", 3, ValueError, "3"), ("hidden", 1 << 62, ValueError, "hidden")],
+    ids=lambda item: str(item)[:24])
+def test_buffer_size(name, value, kind, text):
+    arguments = dict(ep_world_size=2, moe_expert_num=4, num_max_tokens_per_rank=4, num_topk=2, hidden=64)
+    with pytest.raises(kind) as caught:
+        megamoe.get_mega_moe_ccl_buffer_size(**arguments | {SIZE_NAMES.get(name, name): value})
+    assert text in str(caught.value)
+
+
+def test_buffer_size_is_that_of_the_buffer():
+    for int8 in (False, True):
+        layer = Layer(4, 64, 32, 4, 2, int8=int8)
+        with layer.buffer(max_recv_token_num=5) as buffer:
+            assert buffer.ccl_buffer_size == megamoe.get_mega_moe_ccl_buffer_size(
+                1, 4, 4, 2, 64, max_recv_token_num=5, dispatch_quant_mode=2 if int8 else 0
+            )
+
+
+@pytest.mark.parametrize("value", [None, 28, 1, "int8", torch.int8, np.int8, np.dtype("int8")], ids=str)
+def test_quantised_type_has_many_names(value):
+    layer = Layer(4, 64, 32, 4, 2, int8=True)
+    with layer.buffer(dispatch_quant_out_dtype=value) as buffer:
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
+        assert buffer.dispatch_quant_out_dtype is value
+    np.testing.assert_array_equal(bits(y), bits(layer.run()[0]))
+
+
+LAYER = Layer(4, 64, 32, 4, 2, int8=False, seed=40)
+QUANTISED = Layer(4, 64, 32, 4, 2, int8=True, seed=41)
+
+
+def with_id(value):
+    ids = LAYER.ids.copy()
+    ids[3, 1] = value
+    return ids
+
+
+RESERVED = [
+    (name, [LAYER.l1], ValueError, "list")
+    for name in ("l1_bias", "l2_bias", "shared_l1_weights", "shared_l2_weights", "shared_l1_weights_sf",
+                 "shared_l2_weights_sf", "shared_l1_bias", "shared_l2_bias")
+]
+CALL = [
+    ("x", None, TypeError, "NoneType"),
+    ("x", LAYER.x.tolist(), TypeError, "list"),
+    ("x", LAYER.x.view(np.uint16), TypeError, "uint16"),
+    ("x", LAYER.x.astype(np.float32), TypeError, "float32"),
+    ("x", LAYER.x[:, :-1], ValueError, "63"),
+    ("x", LAYER.x[0], ValueError, "64"),
+    ("x", LAYER.x[None], ValueError, "1, 4, 64"),
+    ("x", np.zeros((1,) * 7, BF16), ValueError, "7"),
+    ("x", torch.zeros(4, 64, dtype=torch.bfloat16, device="meta"), ValueError, "meta"),
+    ("x", torch.zeros(4, 64, dtype=torch.bfloat16).to_sparse(), ValueError, "sparse"),
+    ("topk_ids", LAYER.ids.astype(np.int16), TypeError, "int16"),
+    ("topk_ids", LAYER.ids.astype(np.uint32), TypeError, "uint32"),
+    ("topk_ids", LAYER.ids.astype(np.float32), TypeError, "float32"),
+    ("topk_ids", LAYER.ids.astype(">i4"), TypeError, ">i4"),
+    ("topk_ids", LAYER.ids[:3], ValueError, "3"),
+    ("topk_ids", LAYER.ids[:, :1], ValueError, "1"),
+    ("topk_ids[3][1]", with_id(4), ValueError, "= 4"),
+    ("topk_ids[3][1]", with_id(-2), ValueError, "= -2"),
+    ("topk_ids[3][1]", with_id(2**31 - 1), ValueError, f"= {2**31 - 1}"),
+    ("topk_ids[3][1]", with_id(-(2**31)), ValueError, f"= {-2**31}"),
+    ("topk_weights", LAYER.router.astype(np.float64), TypeError, "float64"),
+    ("topk_weights", LAYER.router[:, :1], ValueError, "1"),
+    ("l1_weights", None, TypeError, "NoneType"),
+    ("l1_weights", [], ValueError, "[]"),
+    ("l1_weights", LAYER.l1.astype(np.float32), TypeError, "float32"),
+    ("l1_weights", LAYER.l1[:3], ValueError, "3"),
+    ("l1_weights", LAYER.l1[:, :-1], ValueError, "63"),
+    ("l1_weights", LAYER.l1[:, :, :-1], ValueError, "63"),
+    ("l1_weights", LAYER.l1[:, :, :-2], ValueError, "62"),
+    ("l1_weights", list(LAYER.l1)[:3], ValueError, "3"),
+    ("l1_weights[2]", [*LAYER.l1[:2], LAYER.l1[2, :, :-2], LAYER.l1[3]], ValueError, "62"),
+    ("l1_weights[1]", [LAYER.l1[0], "w", *LAYER.l1[2:]], TypeError, "str"),
+    ("l2_weights", 3, TypeError, "int"),
+    ("l2_weights", LAYER.l2[:, :-1], ValueError, "31"),
+    ("l2_weights", LAYER.l2[:, :, :-1], ValueError, "63"),
+    ("l2_weights", QUANTISED.l2, TypeError, "int8"),
+    ("sym_buffer", None, TypeError, "NoneType"),
+    ("sym_buffer", 7, TypeError, "int"),
+    ("l1_weights_sf", QUANTISED.sf1, ValueError, "bfloat16"),
+    ("l2_weights_sf", QUANTISED.sf2, ValueError, "bfloat16"),
+    ("x_active_mask", np.ones(4, np.uint8), TypeError, "uint8"),
+    ("x_active_mask", np.ones(4, np.float32), TypeError, "float32"),
+    ("x_active_mask", np.ones(3, np.int8), ValueError, "3"),
+    ("x_active_mask", np.ones((4, 1), np.int8), ValueError, "4, 1"),
+    ("x_active_mask", [1, 1, 1, 1], TypeError, "list"),
+    ("activation", "relu", ValueError, "relu"),
+    ("activation", None, TypeError, "None"),
+    ("activation_clamp", -1.0, ValueError, "-1"),
+    ("activation_clamp", float("nan"), ValueError, "nan"),
+    ("activation_clamp", "7", TypeError, "'7'"),
+    ("activation_params", {"gamma": 1.0}, ValueError, "gamma"),
+    ("activation_params", [1.0], TypeError, "[1.0]"),
+    ("activation_params", {"alpha": "x"}, TypeError, "alpha"),
+    ("weight1_type", "float4_e2m1", ValueError, "float4_e2m1"),
+    ("weight1_type", "int8", ValueError, "int8"),
+    ("weight2_type", 296, ValueError, "float4_e2m1"),
+    ("weight2_type", "int9", ValueError, "int9"),
+    *RESERVED,
+]
+QUANTISED_CALL = [
+    ("l1_weights_sf", None, ValueError, ""),
+    ("l2_weights_sf", None, ValueError, ""),
+    ("l1_weights_sf", QUANTISED.sf1.astype(np.float64), TypeError, "float64"),
+    ("l1_weights_sf", QUANTISED.sf1[:, :-1], ValueError, "63"),
+    ("l1_weights_sf", list(QUANTISED.sf1)[:3], ValueError, "3"),
+    ("l2_weights_sf", QUANTISED.sf2[:3], ValueError, "3"),
+    ("l2_weights_sf[1]", [QUANTISED.sf2[0], QUANTISED.sf2[1, :-1], *QUANTISED.sf2[2:]], ValueError, "63"),
+    ("l1_weights", LAYER.l1, ValueError, "bfloat16"),
+]
+
+
+@pytest.fixture(scope="module")
+def good():
+    """A buffer per scenario, with the right result."""
+    buffers = {id(layer): layer.buffer() for layer in (LAYER, QUANTISED)}
+    yield {
+        id(layer): (buffers[id(layer)], megamoe.mega_moe(sym_buffer=buffers[id(layer)], **layer.call())[0])
+        for layer in (LAYER, QUANTISED)
+    }
+    for buffer in buffers.values():
+        buffer.destroy()
+
+
+@pytest.mark.parametrize(
+    "layer, name, value, kind, text",
+    [(LAYER, *case) for case in CALL] + [(QUANTISED, *case) for case in QUANTISED_CALL],
+    ids=lambda item: str(item)[:20].split("\n")[0] if isinstance(item, str) else "",
+)
+def test_call(good, layer, name, value, kind, text):
+    buffer, expected = good[id(layer)]
+    argument = name.split("[")[0]
+    call = dict(sym_buffer=buffer, **layer.call()) | {argument: value}
+    before = [np.array(call[key], copy=True) for key in ("x", "topk_ids") if isinstance(call[key], np.ndarray)]
+    with pytest.raises(kind) as caught:
+        megamoe.mega_moe(**call)
+    message = str(caught.value)
+    assert name in message and text in message
+    assert isinstance(caught.value.code, megamoe.Code)
+    after = [call[key] for key in ("x", "topk_ids") if isinstance(call[key], np.ndarray)]
+    for old, new in zip(before, after):
+        np.testing.assert_array_equal(bits(old), bits(new))
+    y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
+    np.testing.assert_array_equal(bits(y), bits(expected))
+
+
+@pytest.mark.parametrize("params, text", [
+    ({"beta": 0.0}, "beta"), ({"beta": -1.0}, "beta"), ({"beta": float("inf")}, "beta"),
+    ({"beta": 1.0, "linear_beta": 0.0}, "linear_beta"), ({"beta": 1.0, "alpha": 1.0}, "alpha"),
+])
+def test_situglu_parameters(good, params, text):
+    buffer, _ = good[id(LAYER)]
+    with pytest.raises(ValueError, match=text):
+        megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(activation="situglu", activation_params=params))
+
+
+def test_too_many_tokens(good):
+    buffer, expected = good[id(LAYER)]
+    more = Layer(5, 64, 32, 4, 2, int8=False)
+    with pytest.raises(ValueError, match="5"):
+        megamoe.mega_moe(sym_buffer=buffer, **more.call())
+    y, _ = megamoe.mega_moe(sym_buffer=buffer, **LAYER.call())
+    np.testing.assert_array_equal(bits(y), bits(expected))
+
+
+def test_capacity():
+    layer = Layer(8, 64, 32, 4, 2, int8=False)
+    with layer.buffer(max_recv_token_num=15) as buffer:
+        with pytest.raises(ValueError, match="16") as caught:
+            megamoe.mega_moe(sym_buffer=buffer, **layer.call())
+        assert caught.value.code == megamoe.Code.CAPACITY
+        layer.ids[0, 0] = -1
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
+    np.testing.assert_array_equal(bits(y), bits(layer.run()[0]))
+
+
+def test_packed_weights_take_no_scales(good):
+    buffer, _ = good[id(QUANTISED)]
+    packed = megamoe.pack_weights(QUANTISED.l1, QUANTISED.l2, l1_sf=QUANTISED.sf1, l2_sf=QUANTISED.sf2, threads=1)
+    with pytest.raises(ValueError, match="l1_weights_sf"):
+        megamoe.mega_moe(sym_buffer=buffer, **QUANTISED.call(l1_weights=packed.l1, l2_weights=packed.l2))
+
+
+def test_swapped_packed_weights(good):
+    buffer, _ = good[id(LAYER)]
+    packed = megamoe.pack_weights(LAYER.l1, LAYER.l2, threads=1)
+    with pytest.raises(ValueError):
+        megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=packed.l2, l2_weights=packed.l1))
+    plain = megamoe.pack_weights(LAYER.l1, LAYER.l2, gated=False, threads=1)
+    with pytest.raises(ValueError):
+        megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=plain.l1))
+
+
+@pytest.mark.parametrize("name, value, kind, text", [
+    ("l1", None, TypeError, "NoneType"),
+    ("l1", LAYER.l1[0], ValueError, "64"),
+    ("l1", LAYER.l1.astype(np.float32), TypeError, "float32"),
+    ("l2", [], ValueError, "[]"),
+    ("l1_sf", QUANTISED.sf1, ValueError, "bfloat16"),
+    ("l2_sf", "s", TypeError, "str"),
+    ("gated", 1, TypeError, "1"),
+    ("transposed", None, TypeError, "None"),
+    ("threads", -1, ValueError, "-1"),
+    ("threads", "2", TypeError, "'2'"),
+])
+def test_pack_weights(name, value, kind, text):
+    with pytest.raises(kind) as caught:
+        megamoe.pack_weights(**dict(l1=LAYER.l1, l2=LAYER.l2) | {name: value})
+    assert text in str(caught.value)
+    assert name.split("_")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("make, kind, text", [
+    (lambda: megamoe.Group.local(0), ValueError, "0"),
+    (lambda: megamoe.Group.local(-2), ValueError, "-2"),
+    (lambda: megamoe.Group.shm("", 0, 2), ValueError, "key"),
+    (lambda: megamoe.Group.shm("k", 2, 2), ValueError, "2"),
+    (lambda: megamoe.Group.shm("k", -1, 2), ValueError, "-1"),
+    (lambda: megamoe.Group.shm("k", 0, 0), ValueError, "0"),
+    (lambda: megamoe.Group.shm(7, 0, 1), TypeError, ""),
+])
+def test_group(make, kind, text):
+    with pytest.raises(kind) as caught:
+        make()
+    assert text in str(caught.value)
