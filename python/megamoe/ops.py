@@ -49,14 +49,14 @@ def get_symm_buffer_for_mega_moe(
     Args:
         group: None for one rank; a `torch.distributed` process group, whose ranks must be on one host; or a
             `megamoe.Group`.
-        num_experts: E, experts of all ranks together, a multiple of the number of ranks. Expert e lives on rank
-            e // E_local with E_local = E / ranks.
+        num_experts: E, experts of all ranks together. Each rank owns the next ceil(E / ranks) of them, the last ranks
+            what is left; E_local is this rank's number.
         num_max_tokens_per_rank: most tokens one rank passes in one call.
         num_topk: K, slots per token.
         hidden: H.
         intermediate_hidden: I, width after the gated activation.
         max_recv_token_num: rows one rank can receive in one call; 0 = enough for any routing,
-            num_max_tokens_per_rank * ranks * min(K, E_local).
+            num_max_tokens_per_rank * ranks * K.
         dispatch_quant_mode: 0 = rows travel as bfloat16, 2 = as int8 with one scale per token.
         dispatch_quant_out_dtype: type of the codes: None, torch or NumPy type, name, or operator number (1 int8,
             23 float8_e5m2, 24 float8_e4m3fn, 296 float4_e2m1, 28 undefined).

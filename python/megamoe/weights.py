@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from . import _core, tensors
 from ._core import PackedWeights
-from .errors import invalid_value
 from .settings import flag, integer
 
 __all__ = ["PackedLayer", "PackedWeights", "pack_weights", "raw_weights", "weights_identity"]
@@ -30,8 +29,6 @@ def _views(name: str, value: Any, types: tuple[str, ...], stands_for: dict[str, 
 
 def raw_weights(name: str, weight: Any, scale: Any, transposed: bool = False) -> Any:
     """Views of one layer's weights and scales; `name` is "l1" or "l2"."""
-    if isinstance(weight, (list, tuple)) and not weight:
-        invalid_value(f"{name}_weights = []: expected one 2-D tensor per local expert or one stacked 3-D tensor")
     weight_views = _views(f"{name}_weights", weight, WEIGHT_TYPES)
     # The documents keep the float32 bits of a scale in the low half of 64 bits; int64 carries the same bits.
     scale_views = [] if scale is None else _views(f"{name}_weights_sf", scale, SCALE_TYPES, {"int64": "uint64"})

@@ -1,7 +1,9 @@
 // Which exception stands for which code, and how one is raised.
 #include "errors.h"
 
+#include <cctype>
 #include <string>
+#include <string_view>
 
 namespace nb = nanobind;
 
@@ -27,10 +29,45 @@ PyObject* exception_type(Code code) {
   }
 }
 
+// Arguments that have another name in the C++ interface.
+constexpr struct {
+  std::string_view cpp, python;
+} kNames[] = {
+    {"weight1", "l1_weights"},
+    {"weight2", "l2_weights"},
+    {"weight_scales1", "l1_weights_sf"},
+    {"weight_scales2", "l2_weights_sf"},
+};
+
+/// The message with the names of the Python arguments.
+std::string python_text(std::string_view message) {
+  const auto in_word = [&](size_t i) {
+    return i < message.size() &&
+           (std::isalnum(static_cast<unsigned char>(message[i])) != 0 || message[i] == '_');
+  };
+  std::string text;
+  for (size_t i = 0; i < message.size();) {
+    size_t end = i;
+    while (in_word(end)) ++end;
+    if (end == i) {
+      text += message[i++];
+      continue;
+    }
+    std::string_view word = message.substr(i, end - i);
+    for (const auto& name : kNames) {
+      if (word == name.cpp) word = name.python;
+    }
+    text += word;
+    i = end;
+  }
+  return text;
+}
+
 }  // namespace
 
 void raise(const Status& status) {
-  nb::object error = nb::borrow(exception_type(status.code()))(nb::str(status.message().c_str()));
+  nb::object error =
+      nb::borrow(exception_type(status.code()))(nb::str(python_text(status.message()).c_str()));
   nb::setattr(error, "code", nb::cast(status.code()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
@@ -40,11 +77,13 @@ void bind_errors(nb::module_& module) {
   nb::enum_<Code>(module, "Code", nb::is_arithmetic(),
                   "Kind of an error; every exception this package raises has it as its attribute `code`.")
       .value("OK", Code::kOk)
-      .value("INVALID_ARGUMENT", Code::kInvalidArgument, "an argument has a wrong value, shape or layout (ValueError)")
+      .value("INVALID_ARGUMENT", Code::kInvalidArgument,
+             "an argument has a wrong value, shape or layout (ValueError)")
       .value("INVALID_TYPE", Code::kInvalidType, "an argument has a wrong type or data type (TypeError)")
       .value("UNSUPPORTED", Code::kUnsupported, "not available in this build or on this machine (ValueError)")
       .value("CAPACITY", Code::kCapacity, "more tokens than the buffer has room for (ValueError)")
-      .value("SETTINGS_DIFFER", Code::kSettingsDiffer, "the ranks of a group have different settings (ValueError)")
+      .value("SETTINGS_DIFFER", Code::kSettingsDiffer,
+             "the ranks of a group have different settings (ValueError)")
       .value("PEER_FAILED", Code::kPeerFailed, "another rank died, failed or left (RuntimeError)")
       .value("TIMED_OUT", Code::kTimedOut, "a wait passed its deadline (DeadlineError)")
       .value("OUT_OF_MEMORY", Code::kOutOfMemory, "memory could not be reserved (RuntimeError)")
@@ -54,8 +93,8 @@ void bind_errors(nb::module_& module) {
 
   nb::tuple bases = nb::make_tuple(nb::borrow(PyExc_RuntimeError), nb::borrow(PyExc_TimeoutError));
   deadline_error = PyErr_NewExceptionWithDoc(
-      "megamoe.DeadlineError", "A wait for other ranks passed its deadline; a RuntimeError and a TimeoutError.",
-      bases.ptr(), nullptr);
+      "megamoe.DeadlineError",
+      "A wait for other ranks passed its deadline; a RuntimeError and a TimeoutError.", bases.ptr(), nullptr);
   if (deadline_error == nullptr) throw nb::python_error();
   module.attr("DeadlineError") = nb::borrow(deadline_error);
 

@@ -1,5 +1,5 @@
-// The extension module megamoe._core: the C++ interface as thin classes. Argument names, defaults and tensor adaption
-// are the Python sources' job.
+// The extension module megamoe._core: the C++ interface as thin classes. Argument names, defaults and tensor
+// adaption are the Python sources' job.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -93,24 +93,28 @@ void bind_build(nb::module_& module) {
 }
 
 void bind_group(nb::module_& module) {
-  nb::class_<Group>(module, "Group",
-                    "One rank's handle on a group of ranks. Making a buffer on a group is collective over its ranks.")
+  nb::class_<Group>(
+      module, "Group",
+      "One rank's handle on a group of ranks. Making a buffer on a group is collective over its ranks.")
       .def_static("self", &Group::self, "A group of one rank.")
       .def_static(
           "local", [](int size) { return value_or_raise(Group::local(size)); }, "size"_a,
           "`size` ranks in this process: a list of handles, each to be used from its own thread.")
       .def_static(
           "shm",
-          [](const std::string& key, int rank, int size) { return value_or_raise(Group::shm(key, rank, size)); },
+          [](const std::string& key, int rank, int size) {
+            return value_or_raise(Group::shm(key, rank, size));
+          },
           "key"_a, "rank"_a, "size"_a,
-          "`size` processes of this host. `key` names the group: all its processes give the same key, and no other\n"
+          "`size` processes of this host. `key` names the group: all its processes give the same key, and no "
+          "other\n"
           "group of the same user does at the same time. Processes meet when they make a buffer.")
       .def_prop_ro("rank", &Group::rank)
       .def_prop_ro("size", &Group::size)
       .def_prop_ro("transport", &Group::transport, "\"self\", \"local\" or \"shm\".")
       .def("__repr__", [](const Group& group) {
-        return "<megamoe.Group rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) + ", " +
-               group.transport() + ">";
+        return "<megamoe.Group rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) +
+               ", " + group.transport() + ">";
       });
 }
 
@@ -127,7 +131,9 @@ void bind_config(nb::module_& module) {
       .def_prop_rw(
           "dispatch_quant_out_dtype",
           [](const BufferConfig& config) { return std::string(dtype_name(config.dispatch_quant_out_dtype)); },
-          [](BufferConfig& config, const char* name) { config.dispatch_quant_out_dtype = dtype_from_name(name); })
+          [](BufferConfig& config, const char* name) {
+            config.dispatch_quant_out_dtype = dtype_from_name(name);
+          })
       .def_rw("combine_quant_mode", &BufferConfig::combine_quant_mode)
       .def_rw("comm_alg", &BufferConfig::comm_alg)
       .def_rw("topk_weights_type", &BufferConfig::topk_weights_type)
@@ -144,7 +150,8 @@ void bind_config(nb::module_& module) {
 }
 
 void bind_buffer(nb::module_& module) {
-  nb::class_<SymmBuffer>(module, "SymmBuffer", "The memory through which ranks exchange rows, and this rank's threads.")
+  nb::class_<SymmBuffer>(module, "SymmBuffer",
+                         "The memory through which ranks exchange rows, and this rank's threads.")
       .def_static(
           "create",
           [](const Group& group, const BufferConfig& config, int threads, std::optional<std::string> isa,
@@ -157,7 +164,13 @@ void bind_buffer(nb::module_& module) {
             return value_or_raise(unlocked([&] { return SymmBuffer::create(group, config, options); }));
           },
           "group"_a, "config"_a, "threads"_a, "isa"_a.none(), "deadline_ms"_a, "trace"_a)
-      .def("destroy", [](SymmBuffer& buffer) { unlocked([&] { buffer.destroy(); return 0; }); })
+      .def("destroy",
+           [](SymmBuffer& buffer) {
+             unlocked([&] {
+               buffer.destroy();
+               return 0;
+             });
+           })
       .def(
           "refuse_call",
           [](SymmBuffer& buffer, Code code, const std::string& message) {
@@ -185,11 +198,12 @@ void bind_buffer(nb::module_& module) {
 
 void bind_weights(nb::module_& module) {
   nb::class_<RawWeights>(module, "RawWeights", "Weights of one linear layer as the caller holds them.")
-      .def(nb::init<const std::vector<const Input*>&, const std::vector<const Input*>&, bool>(), "weight"_a, "scale"_a,
-           "k_last"_a);
+      .def(nb::init<const std::vector<const Input*>&, const std::vector<const Input*>&, bool>(), "weight"_a,
+           "scale"_a, "k_last"_a);
   nb::class_<PackedWeights>(module, "PackedWeights",
                             "Weights of one linear layer in the order the kernels read; see pack_weights.")
-      .def_prop_ro("dtype", [](const PackedWeights& weights) { return std::string(dtype_name(weights.dtype())); })
+      .def_prop_ro("dtype",
+                   [](const PackedWeights& weights) { return std::string(dtype_name(weights.dtype())); })
       .def_prop_ro("experts", &PackedWeights::experts)
       .def_prop_ro("k", &PackedWeights::k, "Length of the reduction.")
       .def_prop_ro("n", &PackedWeights::n, "Output columns; both halves of a gated layer.")
@@ -209,13 +223,15 @@ void bind_weights(nb::module_& module) {
   module.def(
       "pack_linear2",
       [](const RawWeights& weights, int threads) {
-        return unconst(value_or_raise(unlocked([&] { return PackedWeights::pack_linear2(weights.views, threads); })));
+        return unconst(
+            value_or_raise(unlocked([&] { return PackedWeights::pack_linear2(weights.views, threads); })));
       },
       "weights"_a, "threads"_a);
 }
 
 void bind_plan(nb::module_& module) {
-  nb::class_<Activation>(module, "Activation", "Activation between the linear layers; None stands for the default.")
+  nb::class_<Activation>(module, "Activation",
+                         "Activation between the linear layers; None stands for the default.")
       .def(
           "__init__",
           [](Activation* self, std::string name, std::optional<double> clamp, std::optional<double> alpha,
@@ -226,27 +242,30 @@ void bind_plan(nb::module_& module) {
   nb::class_<Plan>(module, "Plan", "A planned layer on a buffer.")
       .def_static(
           "create",
-          [](std::shared_ptr<SymmBuffer> buffer, std::optional<PackedPtr> packed1, std::optional<PackedPtr> packed2,
-             const RawWeights* raw1, const RawWeights* raw2, const Activation& activation) {
+          [](std::shared_ptr<SymmBuffer> buffer, std::optional<PackedPtr> packed1,
+             std::optional<PackedPtr> packed2, const RawWeights* raw1, const RawWeights* raw2,
+             const Activation& activation) {
             Layer layer;
             if (packed1) layer.packed1 = std::move(*packed1);
             if (packed2) layer.packed2 = std::move(*packed2);
             auto plan = std::make_unique<Plan>();
             for (const RawWeights* raw : {raw1, raw2}) {
-              if (raw != nullptr) plan->arrays.insert(plan->arrays.end(), raw->arrays.begin(), raw->arrays.end());
+              if (raw != nullptr)
+                plan->arrays.insert(plan->arrays.end(), raw->arrays.begin(), raw->arrays.end());
             }
             if (raw1 != nullptr) layer.weight1 = raw1->views;
             if (raw2 != nullptr) layer.weight2 = raw2->views;
             layer.activation = activation;
-            plan->moe =
-                value_or_raise(unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
+            plan->moe = value_or_raise(
+                unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
             return plan;
           },
-          "buffer"_a, "packed1"_a.none(), "packed2"_a.none(), "raw1"_a.none(), "raw2"_a.none(), "activation"_a)
+          "buffer"_a, "packed1"_a.none(), "packed2"_a.none(), "raw1"_a.none(), "raw2"_a.none(),
+          "activation"_a)
       .def(
           "run",
-          [](Plan& plan, const Input& x, const Input& topk_ids, const Input& topk_weights, const Input* x_active_mask,
-             const Output& y, const Output& expert_token_nums) {
+          [](Plan& plan, const Input& x, const Input& topk_ids, const Input& topk_weights,
+             const Input* x_active_mask, const Output& y, const Output& expert_token_nums) {
             CallArgs args;
             args.x = x.view;
             args.topk_ids = topk_ids.view;
@@ -257,9 +276,11 @@ void bind_plan(nb::module_& module) {
             raise_if_error(unlocked([&] { return plan.moe->run(args); }));
           },
           "x"_a, "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a, "expert_token_nums"_a)
-      .def("description", [](const Plan& plan) { return plan.moe->description(); },
-           "The plan as (key, value) pairs.")
-      .def("describe", [](const Plan& plan) { return plan.moe->describe(); }, "The plan as text.");
+      .def(
+          "description", [](const Plan& plan) { return plan.moe->description(); },
+          "The plan as (key, value) pairs.")
+      .def(
+          "describe", [](const Plan& plan) { return plan.moe->describe(); }, "The plan as text.");
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ BasicTensor<Void> describe(const char* name, const Array& array, const char* dty
   BasicTensor<Void> tensor;
   tensor.dtype = dtype_from_name(dtype_text);
   if (tensor.dtype == DType::kUndefined || dtype_bits(tensor.dtype) != array.dtype().bits) {
-    raise(Status(Code::kInvalidType, std::string(name) + " = elements of " + std::to_string(array.dtype().bits) +
-                                         " bits: expected " + dtype_text));
+    raise(Status(Code::kInvalidType, std::string(name) + " = elements of " +
+                                         std::to_string(array.dtype().bits) + " bits: expected " +
+                                         dtype_text));
   }
   if (array.ndim() > static_cast<size_t>(kMaxDims)) {
     raise(Status(Code::kInvalidArgument, std::string(name) + " has " + std::to_string(array.ndim()) +

@@ -25,8 +25,9 @@ struct Output {
   TensorRef ref;
 };
 
-/// Defines Input and Output in the module. Both take an array (DLPack or buffer protocol) and the name of its element
-/// type, because neither protocol knows all types: an array of another type of the same size carries the bits.
+/// Defines Input and Output in the module. Both take an array (DLPack or buffer protocol) and the name of its
+/// element type, because neither protocol knows all types: an array of another type of the same size carries
+/// the bits.
 void bind_tensors(nanobind::module_& module);
 
 }  // namespace megamoe::python

@@ -70,7 +70,7 @@ class Layer:
 
     def call(self, rank: int = 0, ranks: int = 1, **changes: object) -> dict[str, object]:
         """Arguments of a call, without the buffer: this rank's slice of tokens and experts."""
-        local = self.experts // ranks
+        local = -(-self.experts // ranks)
         mine = slice(rank * local, (rank + 1) * local)
         part = slice(rank * self.tokens // ranks, (rank + 1) * self.tokens // ranks)
         values: dict[str, object] = dict(

@@ -40,6 +40,20 @@ def test_ranks_without_tokens():
     np.testing.assert_array_equal(np.concatenate([part for _, part in results]), counts)
 
 
+@pytest.mark.parametrize("ranks, owned", [(3, [2, 2, 1]), (4, [2, 2, 1, 0])])
+def test_uneven_experts(ranks, owned):
+    layer = Layer(9, 64, 32, 5, 2, int8=False, seed=53)
+    y, counts = layer.run()
+
+    def as_lists(rank, call):
+        return call | {name: list(call[name]) for name in ("l1_weights", "l2_weights")}
+
+    results = run_local(layer, ranks, as_lists)
+    assert [len(part) for _, part in results] == owned
+    np.testing.assert_array_equal(np.concatenate([bits(part) for part, _ in results]), bits(y))
+    np.testing.assert_array_equal(np.concatenate([part for _, part in results]), counts)
+
+
 def wrong_ids(call):
     ids = np.array(call["topk_ids"])
     ids[0, 0] = 99
