@@ -276,8 +276,8 @@ def mega_moe(
         if x_active_mask is not None:
             mask_view = tensors.read("x_active_mask", x_active_mask, _MASK_TYPES, {"bool": "uint8"})
         rows = x.shape[0] if x.ndim == 2 else 0
-        y = tensors.empty_like_framework(x, (rows, sym_buffer.hidden), "bfloat16")
-        expert_token_nums = tensors.empty_like_framework(x, (sym_buffer.experts_per_rank,), "int32")
+        y = tensors.new_like(x, (rows, sym_buffer.hidden))
+        expert_token_nums = tensors.new_int32(x, (sym_buffer.experts_per_rank,))
         y_view = tensors.write("y", y)
         nums_view = tensors.write("expert_token_nums", expert_token_nums)
 

@@ -99,12 +99,19 @@ def write(name: str, value: Any) -> Any:
     return _core.Output(name, array, dtype)
 
 
-def empty_like_framework(template: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new array of the framework of `template`; `dtype` is "int32" or the type of `template`."""
+def new_like(template: Any, shape: tuple[int, ...]) -> Any:
+    """A new contiguous array of the framework and element type of `template`."""
     if isinstance(template, np.ndarray):
-        return np.empty(shape, template.dtype if dtype == dtype_of(template) else np.dtype(dtype))
+        return np.empty(shape, template.dtype)
+    return torch_if_loaded().empty(shape, dtype=template.dtype)
+
+
+def new_int32(template: Any, shape: tuple[int, ...]) -> Any:
+    """A new contiguous int32 array of the framework of `template`."""
+    if isinstance(template, np.ndarray):
+        return np.empty(shape, np.int32)
     torch = torch_if_loaded()
-    return torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    return torch.empty(shape, dtype=torch.int32)
 
 
 def identity(value: Any) -> tuple[Any, ...]:
