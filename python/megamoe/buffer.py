@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from . import _core, settings
-from .errors import Code
+from .errors import Code, invalid_value
 from .group import resolve
 
 __all__ = ["SymmBuffer", "TraceSpan"]
@@ -183,7 +183,7 @@ class SymmBuffer:
     def _enter(self) -> None:
         # Not waiting here keeps a forked child from waiting for a thread that only its parent has.
         if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("sym_buffer = in use by another thread: expected one call at a time")
+            invalid_value("sym_buffer is in a call: expected one call at a time")
 
     def _refuse(self, error: Exception) -> NoReturn:
         try:

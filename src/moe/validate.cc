@@ -122,6 +122,7 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
       {"num_topk", config.num_topk},
       {"hidden", config.hidden},
       {"intermediate_hidden", config.intermediate_hidden},
+      {"rank_num_per_server", config.rank_num_per_server},
   };
   for (const auto& [name, value] : sizes) MEGAMOE_RETURN_IF_ERROR(check_limit(config.profile, name, value));
   if (config.max_recv_token_num < 0) {

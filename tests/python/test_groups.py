@@ -1,5 +1,7 @@
 """Ranks in threads of one process: the same bits as one rank, errors on every rank, buffers that end."""
 
+import gc
+import os
 import threading
 
 import numpy as np
@@ -121,6 +123,84 @@ def test_rank_that_left():
 
     error, _ = in_threads(work, 2)
     assert isinstance(error, RuntimeError) and error.code == megamoe.Code.PEER_FAILED
+
+
+def test_one_call_at_a_time():
+    """A second call on a buffer that is in a call is refused at once, and does not disturb the first."""
+    layer = Layer(8, 64, 32, 4, 2, int8=False, seed=54)
+    groups = megamoe.Group.local(2)
+    ready = threading.Barrier(3)
+    refused = threading.Event()
+    buffers = {}
+
+    def work(rank):
+        with layer.buffer(groups[rank], deadline=30) as buffer:
+            buffers[rank] = buffer
+            ready.wait(10)
+            if rank == 1:
+                refused.wait(10)
+            return bits(megamoe.mega_moe(sym_buffer=buffer, **layer.call(rank, 2))[0])
+
+    def main(_):
+        ready.wait(10)
+        while not buffers[0]._in_use.locked():
+            threading.Event().wait(0.01)
+        errors = []
+        for attempt in (
+            lambda: megamoe.mega_moe(sym_buffer=buffers[0], **layer.call(0, 2)),
+            lambda: buffers[0].destroy(),
+        ):
+            try:
+                attempt()
+            except Exception as error:
+                errors.append(error)
+        refused.set()
+        return errors
+
+    *parts, errors = in_threads(lambda index: (work if index < 2 else main)(index), 3)
+    assert [(type(error), "one call at a time" in str(error)) for error in errors] == [(ValueError, True)] * 2
+    np.testing.assert_array_equal(np.concatenate(parts), bits(layer.run()[0]))
+
+
+def test_several_buffers_on_one_group():
+    layers = [Layer(8, 64, 32, 4, 2, int8=int8, seed=55) for int8 in (False, True)]
+    expected = [bits(layer.run()[0]) for layer in layers]
+    groups = megamoe.Group.local(2)
+
+    def work(rank):
+        with layers[0].buffer(groups[rank]) as first, layers[1].buffer(groups[rank]) as second:
+            return [
+                bits(megamoe.mega_moe(sym_buffer=buffer, **layer.call(rank, 2))[0])
+                for _ in range(3)
+                for layer, buffer in zip(layers, (first, second))
+            ]
+
+    results = in_threads(work, 2)
+    for index, parts in enumerate(zip(*results)):
+        np.testing.assert_array_equal(np.concatenate(parts), expected[index % 2])
+
+
+def test_nothing_is_left_behind():
+    """Buffers, used or not, destroyed or dropped, leave no file descriptors, threads or mappings."""
+    layer = Layer(4, 64, 32, 4, 2, int8=False)
+
+    def resources():
+        gc.collect()
+        with open("/proc/self/maps", encoding="ascii") as maps:
+            shared = sum("memfd" in line for line in maps)
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), shared
+
+    def once():
+        groups = megamoe.Group.local(2)
+        in_threads(lambda rank: megamoe.mega_moe(sym_buffer=layer.buffer(groups[rank], threads=2),
+                                                 **layer.call(rank, 2)), 2)
+        layer.buffer(threads=2).destroy()
+
+    once()
+    before = resources()
+    for _ in range(20):
+        once()
+    assert resources() == before
 
 
 def test_destroy_twice_and_use_afterwards():

@@ -23,10 +23,13 @@ def make_layer(int8):
 
 def shm_rank(rank, key, int8):
     layer = make_layer(int8)
-    with layer.buffer(megamoe.Group.shm(key, rank, 2)) as buffer:
+    group = megamoe.Group.shm(key, rank, 2)
+    with layer.buffer(group) as buffer, layer.buffer(group) as other:
         assert buffer.group_name == "shm"
         for _ in range(3):
             y, counts = megamoe.mega_moe(sym_buffer=buffer, **layer.call(rank, 2))
+            again, _ = megamoe.mega_moe(sym_buffer=other, **layer.call(rank, 2))
+            assert np.array_equal(bits(y), bits(again))
     return bits(y), counts
 
 
