@@ -51,6 +51,11 @@ Result<Fd> listen_on(const std::string& name, bool& in_use) {
   return socket;
 }
 
+void stop_listening(Fd& listener) {
+  if (listener.valid()) shutdown(listener.get(), SHUT_RDWR);
+  listener.reset();
+}
+
 Result<Fd> connect_to(const std::string& name) {
   Fd socket = new_socket();
   if (!socket.valid()) return system_error("socket");

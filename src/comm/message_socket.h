@@ -24,6 +24,8 @@ enum class Received { kMessage, kNothing, kEnd };
 
 /// Listens on an abstract name. kSystem with "in use" when another socket holds it: `in_use` is set then.
 Result<Fd> listen_on(const std::string& name, bool& in_use);
+/// Closes a listener for good, also where a child that was forked meanwhile still holds it.
+void stop_listening(Fd& listener);
 /// Connects; an invalid Fd when nobody listens or the listener is busy; an error when another user listens.
 Result<Fd> connect_to(const std::string& name);
 /// The next waiting client of this user; an invalid Fd when there is none (clients of other users are

@@ -34,7 +34,7 @@ class Host {
     SharedParts parts;
     const Status status = meet(parts);
     // Closed before the last word goes out: nobody who has heard it can meet this listener again.
-    listener_.reset();
+    stop_listening(listener_);
     broadcast(status.is_ok() ? say(Say::kReady).body() : say_status(Say::kFail, status));
     if (!status.is_ok()) return status;
     return parts;
@@ -53,6 +53,8 @@ class Host {
     MEGAMOE_RETURN_IF_ERROR(pump("come", [](const Member& m) { return m.known; }));
     MEGAMOE_RETURN_IF_ERROR(agree_all());
     MEGAMOE_RETURN_IF_ERROR(check_host_memory(own_.segment_bytes, own_.hello.size));
+    taking_hellos_ = false;
+    members_.remove_if([](const Member& m) { return !m.known; });
     members_.sort([](const Member& a, const Member& b) { return a.hello.rank < b.hello.rank; });
 
     broadcast(say(Say::kGo).body());
@@ -131,12 +133,13 @@ class Host {
                                            " to create the buffer within " +
                                            std::to_string(deadline_.limit_ms()) + " ms");
       }
-      polls.assign(1, pollfd{listener_.get(), POLLIN, 0});
+      polls.clear();
+      if (taking_hellos_) polls.push_back(pollfd{listener_.get(), POLLIN, 0});
       for (const Member& member : members_) {
         if (member.socket.valid()) polls.push_back(pollfd{member.socket.get(), POLLIN, 0});
       }
       poll(polls.data(), polls.size(), deadline_.left_ms(1000));
-      accept();
+      if (taking_hellos_) accept();
       for (Member& member : members_) {
         if (member.socket.valid()) take_messages(member);
       }
@@ -254,6 +257,7 @@ class Host {
   const Deadline& deadline_;
   Fd listener_;
   std::list<Member> members_;
+  bool taking_hellos_ = true;
   Status failure_;
 };
 

@@ -2,6 +2,8 @@
 #include <thread>
 
 #include "comm/rendezvous.h"
+#include "comm/segment_header.h"
+#include "comm/session.h"
 
 namespace megamoe::comm {
 namespace {
@@ -29,8 +31,15 @@ class Member {
       parts.processes.push_back(std::move(message.fds[1]));
     }
     send_message(host_, say_status(Say::kMapped, mapped), {}, deadline_);
-    MEGAMOE_RETURN_IF_ERROR(expect(Say::kReady, message));
-    return parts;
+    const Status status = expect(Say::kReady, message);
+    if (status.is_ok()) return parts;
+    // The others may have gone on: they must find this rank failed.
+    if (mapped.is_ok()) {
+      write_failure(*reinterpret_cast<SegmentHeader*>(parts.segments[own_.hello.rank].data()),
+                    static_cast<int32_t>(status.code()), own_.hello.rank,
+                    static_cast<uint32_t>(Stage::kCreate), status.message());
+    }
+    return status;
   }
 
  private:

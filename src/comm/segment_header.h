@@ -4,6 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "comm/text.h"
 
 namespace megamoe::comm {
 
@@ -29,6 +33,17 @@ struct SegmentHeader {
   std::byte unused[4096 - 192 - 576];
 };
 static_assert(sizeof(SegmentHeader) == 4096);
+
+/// Marks the owner as failed. By the owner, once.
+inline void write_failure(SegmentHeader& own, int32_t code, int32_t culprit, uint32_t stage,
+                          std::string_view text) {
+  own.failure.code = code;
+  own.failure.culprit = culprit;
+  own.failure.stage = stage;
+  own.failure.text_bytes = static_cast<uint32_t>(fitting_bytes(text, sizeof(own.failure.text)));
+  std::memcpy(own.failure.text, text.data(), own.failure.text_bytes);
+  own.state.exchange(RankState::kFailed, std::memory_order_seq_cst);
+}
 static_assert(std::atomic<RankState>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace megamoe::comm

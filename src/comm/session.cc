@@ -165,15 +165,9 @@ Status Session::Impl::fail(const Failure& cause) {
     failure =
         Status(cause.code, cause.reason.substr(0, fitting_bytes(cause.reason, sizeof(FailureRecord::text))));
     if (now == RankState::kClosed || inherited()) return failure;
-    SegmentHeader& own = header(rank);
-    FailureRecord& record = own.failure;
-    record.code = static_cast<int32_t>(cause.code);
-    record.culprit = cause.culprit;
-    record.stage = static_cast<uint32_t>(cause.stage);
-    record.text_bytes = static_cast<uint32_t>(failure.message().size());
-    std::memcpy(record.text, failure.message().data(), record.text_bytes);
     phase.store(RankState::kFailed, std::memory_order_release);
-    own.state.exchange(RankState::kFailed, std::memory_order_seq_cst);
+    write_failure(header(rank), static_cast<int32_t>(cause.code), cause.culprit,
+                  static_cast<uint32_t>(cause.stage), failure.message());
   }
   ring_all();
   std::lock_guard lock(mutex);

@@ -1,0 +1,270 @@
+// The meeting of shm ranks: wrong members, strangers, deaths, limits.
+#include "comm/rendezvous.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "comm/call.h"
+#include "comm/ranks.h"
+
+namespace megamoe::test {
+namespace {
+
+using namespace comm;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// A rank's whole life: one buffer, one call.
+std::string live(const std::string& key, int rank, int size, milliseconds deadline = seconds(60)) {
+  Result<Group> group = Group::shm(key, rank, size);
+  if (!group.is_ok()) return group.status().message();
+  auto session = open_small(*group, deadline);
+  if (!session.is_ok()) return session.status().message();
+  const Status status = Caller(**session).call();
+  return status.is_ok() ? "ok" : status.message();
+}
+
+Rendezvous as_member(const std::string& key, int rank, int size) {
+  return Rendezvous{key, 0, Hello{rank, size, {{"any", "1"}}}, 4096};
+}
+
+/// Connects to the first rendezvous of `key` as soon as rank 0 is there.
+Fd connect_when_there(const std::string& key) {
+  for (;;) {
+    Result<Fd> socket = connect_to(rendezvous_name(as_member(key, 1, 2)));
+    if (!socket.is_ok() || socket->valid()) return socket.is_ok() ? std::move(*socket) : Fd();
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+std::string hello_of(int rank, int size) {
+  Writer hello = say(Say::kHello);
+  hello.number(static_cast<uint64_t>(rank)).number(static_cast<uint64_t>(size)).number(0);
+  return hello.body();
+}
+
+TEST(Rendezvous, StrangersDoNotDisturb) {
+  const std::string key = fresh_key();
+  const Deadline deadline{seconds(60)};
+  Child first([&] { return live(key, 0, 2); });
+  std::vector<Fd> held;
+  const auto stranger = [&](const std::string& body, const std::vector<int>& fds = {}) {
+    held.push_back(connect_when_there(key));
+    if (!body.empty()) send_message(held.back(), body, fds, deadline);
+  };
+  stranger("");  // silent, stays connected
+  stranger("GET / HTTP/1.1\r\n\r\n");
+  stranger("x");
+  stranger(std::string(60000, '\xff'));
+  stranger(std::string(150000, 'a'));  // over the limit of a message
+  stranger(std::string(8, '\0'), {0, 1});
+  stranger(say(Say::kHello).body());                                                     // cut short
+  stranger(say(Say::kHello).number(1).number(2).number(uint64_t{1} << 60).body(), {0});  // absurd count
+  stranger(say(Say::kHello).number(1).number(2).number(1).number(~uint64_t{0}).body(), {0});
+  stranger(hello_of(1, 2));             // no process descriptor
+  stranger(hello_of(1 << 20, 2), {0});  // absurd rank
+  stranger(say_status(Say::kFail, Status(Code::kSystem, "evil")));
+  stranger(say_status(Say::kMemory, Status::ok()), {0});
+  stranger("");
+  shutdown(held.back().get(), SHUT_RDWR);
+  Child second([&] { return live(key, 1, 2); });
+  EXPECT_EQ(first.finish().text, "ok");
+  EXPECT_EQ(second.finish().text, "ok");
+}
+
+TEST(Rendezvous, MemberThatDiesEndsTheCreationOfAll) {
+  const std::string key = fresh_key();
+  Child first([&] { return live(key, 0, 3); });
+  Child second([&] { return live(key, 1, 3); });
+  {
+    const Fd socket = connect_when_there(key);
+    send_message(socket, hello_of(2, 3), {open("/dev/null", O_RDONLY | O_CLOEXEC)}, Deadline{seconds(60)});
+  }  // gone right after its hello
+  const std::string text = first.finish().text;
+  // When it goes before rank 1 comes, rank 1 finds nobody to meet: it must be quick, or killed here.
+  EXPECT_EQ(text, "rank 2 of shm group \"" + key + "\" ended while the buffer was created");
+  kill(second.pid(), SIGKILL);
+}
+
+TEST(Rendezvous, HostThatDiesIsNamed) {
+  const std::string key = fresh_key();
+  bool in_use = false;
+  Result<Fd> listener = listen_on(rendezvous_name(as_member(key, 0, 2)), in_use);
+  ASSERT_TRUE(listener.is_ok());
+  Child member([&] { return live(key, 1, 2); });
+  Message message;
+  Fd client;
+  while (!client.valid()) client = accept_client(*listener);
+  const Deadline deadline{seconds(60)};
+  await_message(client, deadline);
+  ASSERT_EQ(receive_message(client, message), Received::kMessage);
+  send_message(client, say(Say::kProgress).text("rank 7").body(), {}, deadline);
+  client.reset();
+  EXPECT_EQ(member.finish().text, "rank 0 of shm group \"" + key + "\" ended while the buffer was created");
+}
+
+TEST(Rendezvous, ListenerThatIsOverIsTriedAgain) {
+  const std::string key = fresh_key();
+  Child member([&] { return live(key, 1, 2); });
+  bool in_use = false;
+  Result<Fd> old = listen_on(rendezvous_name(as_member(key, 0, 2)), in_use);
+  ASSERT_TRUE(old.is_ok());
+  Fd client;
+  while (!client.valid()) client = accept_client(*old);
+  client.reset();  // without a word; the member's next try may wait in the queue
+  stop_listening(*old);
+  Child host([&] { return live(key, 0, 2); });
+  EXPECT_EQ(member.finish().text, "ok");
+  EXPECT_EQ(host.finish().text, "ok");
+}
+
+TEST(Rendezvous, KeyInUseIsNamed) {
+  const std::string key = fresh_key();
+  bool in_use = false;
+  Result<Fd> other = listen_on(rendezvous_name(as_member(key, 0, 2)), in_use);
+  ASSERT_TRUE(other.is_ok());
+  Child host([&] { return live(key, 0, 2, milliseconds(300)); });
+  EXPECT_EQ(host.finish().text,
+            "key = \"" + key + "\" was in use by another group of this user for 300 ms: expected a free key");
+}
+
+TEST(Rendezvous, GroupsWithDifferentKeysAreIndependent) {
+  const std::string a = fresh_key(), b = fresh_key();
+  std::vector<Child> children;
+  for (int r = 0; r < 3; ++r) {
+    children.emplace_back([&, r] { return live(a, r, 3); });
+    children.emplace_back([&, r] { return live(b, 2 - r, 3); });
+  }
+  for (Child& child : children) EXPECT_EQ(child.finish().text, "ok");
+}
+
+TEST(Rendezvous, SameRankTwiceIsTheSameErrorForAll) {
+  const std::string key = fresh_key();
+  std::vector<Child> children;
+  for (int rank : {0, 1, 1}) children.emplace_back([&, rank] { return live(key, rank, 3); });
+  for (Child& child : children) {
+    EXPECT_EQ(child.finish().text, "rank = 1 given by two members: expected each rank once");
+  }
+}
+
+TEST(Rendezvous, DifferentSizeIsTheSameErrorForAll) {
+  const std::string key = fresh_key();
+  std::vector<Child> children;
+  for (int rank = 0; rank < 4; ++rank) {
+    children.emplace_back([&, rank] { return live(key, rank, rank == 1 ? 2 : 4); });
+  }
+  for (Child& child : children) {
+    EXPECT_EQ(child.finish().text,
+              "group size = 4 on ranks 0, 2, 3; 2 on rank 1: expected the same value on every rank");
+  }
+}
+
+TEST(Rendezvous, MemberWithTheShorterDeadlineEndsItForAll) {
+  const std::string key = fresh_key();
+  Child host([&] { return live(key, 0, 3); });
+  Child member([&] { return live(key, 1, 3, milliseconds(500)); });
+  const std::string text =
+      "rank 2 of shm group \"" + key + "\" did not come to create the buffer within 500 ms";
+  EXPECT_EQ(member.finish().text, text);
+  EXPECT_EQ(host.finish().text, text);
+}
+
+TEST(Rendezvous, NothingIsLeftInTheFileSystem) {
+  const auto files = [] {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/dev/shm")) ++count;
+    return count;
+  };
+  const size_t before = files();
+  const auto outcomes = run_shm(2, [](const Group& group) -> std::string {
+    auto session = open_small(group);
+    if (!session.is_ok()) return session.status().message();
+    raise(SIGKILL);
+    return {};
+  });
+  EXPECT_EQ(outcomes[0].signal, SIGKILL);
+  EXPECT_EQ(files(), before);
+}
+
+TEST(Rendezvous, LimitsOfMemoryAreErrors) {
+  const auto with_limit = [](auto resource, rlim_t bytes) {
+    return run_shm(2, [=](const Group& group) -> std::string {
+      rlimit limit{};
+      getrlimit(resource, &limit);
+      limit.rlim_cur = bytes;
+      if (group.rank() == 1) setrlimit(resource, &limit);
+      return Session::open(group, size_t{1} << 28, {}, {}).status().message();
+    });
+  };
+  for (const auto& outcomes : {
+         with_limit(RLIMIT_FSIZE, rlim_t{1} << 20)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+             ,
+             with_limit(RLIMIT_AS, rlim_t{1} << 27)
+#endif
+       }) {
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.signal, 0);
+      EXPECT_EQ(outcome.text.find("rank 1: shared memory of 268435456 bytes: needed 268435456 bytes, "), 0u)
+          << outcome.text;
+    }
+  }
+}
+
+TEST(Rendezvous, TooFewDescriptorsIsAnError) {
+  const auto outcomes = run_shm(4, [](const Group& group) -> std::string {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(open_fds()) + 2;
+    if (group.rank() == 2) setrlimit(RLIMIT_NOFILE, &limit);
+    return open_small(group, milliseconds(2000)).status().message();
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.signal, 0);
+    EXPECT_NE(outcome.text, "") << "creation cannot have worked";
+  }
+}
+
+TEST(Group, WrongArguments) {
+  const auto text = [](const std::string& key, int rank, int size) {
+    return Group::shm(key, rank, size).status().message();
+  };
+  EXPECT_EQ(text("", 0, 1), "key = \"\" of 0 bytes: expected 1 to 64");
+  EXPECT_EQ(text(std::string(65, 'k'), 0, 1),
+            "key = \"" + std::string(65, 'k') + "\" of 65 bytes: expected 1 to 64");
+  EXPECT_EQ(text("k", 0, 0), "size = 0: expected a value in [1, 1024]");
+  EXPECT_EQ(text("k", 0, 1025), "size = 1025: expected a value in [1, 1024]");
+  EXPECT_EQ(text("k", -1, 2), "rank = -1: expected a value in [0, 2)");
+  EXPECT_EQ(text("k", 2, 2), "rank = 2: expected a value in [0, 2)");
+  EXPECT_EQ(Group::local(0).status().message(), "size = 0: expected a value in [1, 1024]");
+  EXPECT_EQ(Group::local(-3).status().message(), "size = -3: expected a value in [1, 1024]");
+  EXPECT_STREQ(Group::self().transport(), "self");
+  EXPECT_EQ(Group::self().size(), 1);
+  EXPECT_STREQ((*Group::local(2))[1].transport(), "local");
+  EXPECT_EQ((*Group::local(2))[1].rank(), 1);
+  EXPECT_STREQ(Group::shm("k", 1, 2)->transport(), "shm");
+}
+
+TEST(Message, MalformedBodiesReadAsEmpty) {
+  const std::string body = Writer().number(7).text("text").body();
+  Reader whole(body);
+  EXPECT_EQ(whole.number(), 7u);
+  EXPECT_EQ(whole.text(), "text");
+  EXPECT_TRUE(whole.ok());
+  for (size_t cut = 0; cut < body.size(); ++cut) {
+    Reader reader(std::string_view(body).substr(0, cut));
+    reader.number();
+    reader.text();
+    EXPECT_FALSE(reader.ok()) << cut;
+  }
+}
+
+}  // namespace
+}  // namespace megamoe::test
