@@ -1,0 +1,195 @@
+// The fused layer over processes: the bits of local ranks, and clean ends when ranks die, stop or leave.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm/ranks.h"
+#include "support/layer.h"
+
+namespace megamoe {
+namespace {
+
+using test::RankTokens;
+using test::TestLayer;
+
+std::string hex(const std::vector<uint16_t>& values) {
+  std::string text;
+  char digits[8];
+  for (const uint16_t value : values) {
+    std::snprintf(digits, sizeof digits, "%04x", value);
+    text += digits;
+  }
+  return text;
+}
+
+// One rank's part: buffer, plan, `calls` runs of the same tokens; the text is y in hex, or the error.
+std::string run_rank(const TestLayer& layer, RankTokens tokens, const Group& group, int threads, int calls,
+                     const std::function<void(int)>& before = {}) {
+  BufferOptions options = test::options(threads);
+  options.deadline = std::chrono::seconds(20);
+  auto buffer = SymmBuffer::create(group, layer.config(64), options);
+  if (!buffer) return "create: " + buffer.status().message();
+  auto moe = MegaMoe::create(*buffer, layer.layer(group.size(), group.rank(), true));
+  if (!moe) return "plan: " + moe.status().message();
+  for (int call = 0; call < calls; ++call) {
+    if (before) before(call);
+    layer.poison(tokens);
+    const Status status = (*moe)->run(layer.args(tokens, layer.local_experts(group.size(), group.rank())));
+    if (!status) return std::string("run: ") + code_name(status.code()) + ": " + status.message();
+  }
+  return hex(tokens.y);
+}
+
+class Transports : public testing::TestWithParam<const char*> {};
+
+TEST_P(Transports, ShmHasTheBitsOfLocalForAnyNumberOfRanks) {
+  TestLayer layer({96, 40, 8, 3, GetParam(), "swiglu"}, 5);
+  const std::vector<std::vector<int64_t>> sizes = {{40}, {13, 27}, {0, 5, 1, 34}, {5, 5, 5, 5, 5, 5, 5, 5}};
+  const RankTokens all = layer.tokens(40);
+  std::string want;
+  for (const std::vector<int64_t>& split : sizes) {
+    std::vector<RankTokens> ranks;
+    int64_t at = 0;
+    for (const int64_t count : split) {
+      RankTokens rank;
+      rank.tokens = count;
+      rank.x.assign(all.x.begin() + at * 96, all.x.begin() + (at + count) * 96);
+      rank.ids.assign(all.ids.begin() + at * 3, all.ids.begin() + (at + count) * 3);
+      rank.weights.assign(all.weights.begin() + at * 3, all.weights.begin() + (at + count) * 3);
+      at += count;
+      ranks.push_back(std::move(rank));
+    }
+    for (const char* transport : {"local", "shm"}) {
+      for (const int threads : {1, 2}) {
+        std::string got;
+        for (const test::Outcome& outcome : test::run_ranks(
+                 test::transport(transport), static_cast<int>(split.size()), [&](const Group& group) {
+                   return run_rank(layer, ranks[static_cast<size_t>(group.rank())], group, threads, 3);
+                 })) {
+          EXPECT_EQ(outcome.signal, 0);
+          got += outcome.text;
+        }
+        if (want.empty()) want = got;
+        EXPECT_EQ(got, want) << transport << ", " << split.size() << " ranks, " << threads << " threads";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, Transports, testing::Values("A16W16", "A8W8-INT"), [](const auto& info) {
+  return std::string(info.param) == "A16W16" ? "A16W16" : "A8W8Int";
+});
+
+TEST(Faults, AKilledRankIsNamedByEverySurvivor) {
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 5);
+  const RankTokens tokens = layer.tokens(16);
+  for (const int victim : {0, 2}) {
+    const std::vector<test::Outcome> outcomes = test::run_shm(4, [&](const Group& group) {
+      return run_rank(layer, tokens, group, 1, 5000, [&](int call) {
+        if (group.rank() == victim && call == 7) raise(SIGKILL);
+      });
+    });
+    for (int r = 0; r < 4; ++r) {
+      const test::Outcome& outcome = outcomes[static_cast<size_t>(r)];
+      if (r == victim) {
+        EXPECT_EQ(outcome.signal, SIGKILL);
+        continue;
+      }
+      EXPECT_EQ(outcome.text.rfind("run: peer failed", 0), 0u) << outcome.text;
+      EXPECT_NE(outcome.text.find("rank " + std::to_string(victim)), std::string::npos) << outcome.text;
+    }
+  }
+}
+
+TEST(Faults, ARankKilledAtARandomMomentNeverHangsOrCorruptsTheOthers) {
+  TestLayer layer({64, 32, 8, 2, "A8W8-INT", "swiglu"}, 6);
+  const RankTokens tokens = layer.tokens(24);
+  const std::string want = run_rank(layer, tokens, Group::self(), 1, 1);
+  std::mt19937 random(3);
+  for (int round = 0; round < 6; ++round) {
+    const auto delay = std::chrono::microseconds(500 + random() % 20000);
+    const std::vector<test::Outcome> outcomes = test::run_shm(3, [&](const Group& group) {
+      std::thread killer;
+      if (group.rank() == 1) {
+        killer = std::thread([&] {
+          std::this_thread::sleep_for(delay);
+          raise(SIGKILL);
+        });
+      }
+      const std::string text = run_rank(layer, tokens, group, 1, 1'000'000);
+      if (killer.joinable()) killer.join();
+      return text;
+    });
+    for (const int r : {0, 2}) {
+      const std::string& text = outcomes[static_cast<size_t>(r)].text;
+      EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(Faults, AStoppedRankIsOnlySlow) {
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 7);
+  const RankTokens tokens = layer.tokens(16);
+  const std::string want = run_rank(layer, tokens, Group::self(), 1, 1);
+  const std::vector<test::Outcome> outcomes = test::run_shm(3, [&](const Group& group) {
+    return run_rank(layer, tokens, group, 1, 200, [&](int call) {
+      if (group.rank() != 1 || call != 50) return;
+      const pid_t self = getpid();
+      if (fork() == 0) {  // wakes its parent later
+        usleep(1'500'000);
+        kill(self, SIGCONT);
+        _exit(0);
+      }
+      raise(SIGSTOP);
+    });
+  });
+  for (const test::Outcome& outcome : outcomes) EXPECT_EQ(outcome.text, want);
+}
+
+TEST(Faults, ASilentRankIsATimeoutThatNamesTheLimit) {
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 8);
+  RankTokens tokens = layer.tokens(4);
+  std::vector<Status> statuses(2);
+  test::on_local_ranks(2, [&](int rank, const Group& group) {
+    BufferOptions options = test::options(1);
+    options.deadline = std::chrono::milliseconds(400);
+    auto buffer = SymmBuffer::create(group, layer.config(8), options);
+    ASSERT_TRUE(buffer);
+    if (rank == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      return;
+    }
+    auto moe = MegaMoe::create(*buffer, layer.layer(2, rank, true));
+    ASSERT_TRUE(moe);
+    statuses[0] = (*moe)->run(layer.args(tokens, 4));
+    statuses[1] = (*moe)->run(layer.args(tokens, 4));
+  });
+  EXPECT_EQ(statuses[0].code(), Code::kTimedOut) << statuses[0].message();
+  EXPECT_NE(statuses[0].message().find("400 ms"), std::string::npos) << statuses[0].message();
+  EXPECT_FALSE(statuses[1]) << "a broken buffer stays broken";
+}
+
+TEST(Faults, TheChildOfAForkComputesOnItsOwn) {
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 9);
+  const RankTokens tokens = layer.tokens(16);
+  const std::string want = run_rank(layer, tokens, Group::self(), 2, 1);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(64), test::options(2));
+  auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+  RankTokens own = tokens;
+  ASSERT_TRUE((*moe)->run(layer.args(own, 8)));
+  const test::Outcome fresh =
+      test::Child([&] { return run_rank(layer, tokens, Group::self(), 2, 1); }).finish(30);
+  EXPECT_EQ(fresh.text, want);
+  const test::Outcome inherited = test::Child([&] {
+                                    RankTokens again = tokens;
+                                    const Status status = (*moe)->run(layer.args(again, 8));
+                                    return status.is_ok() ? hex(again.y) : "error: " + status.message();
+                                  }).finish(30);
+  EXPECT_TRUE(inherited.text == want || inherited.text.rfind("error: ", 0) == 0) << inherited.text;
+  ASSERT_TRUE((*moe)->run(layer.args(own, 8)));
+  EXPECT_EQ(hex(own.y), want);
+}
+
+}  // namespace
+}  // namespace megamoe
