@@ -5,11 +5,12 @@
 
 namespace megamoe::activation {
 
-/// e^x within 2 units in the last place, subnormal results included; overflow gives infinity, NaN stays NaN.
+/// e^x within 2 units in the last place; infinity above the range, e^-87 below -87 (every use here adds 1,
+/// and subnormal numbers are slow); NaN stays NaN.
 template <class V>
 V exp(V x) {
-  // Outside these bounds the result is 0 or infinity anyway. The variable is the second operand: NaN passes.
-  const V bounded = V::max(V::set(-105.0f), V::min(V::set(90.0f), x));
+  // The variable is the second operand of min and max: NaN passes.
+  const V bounded = V::max(V::set(-87.0f), V::min(V::set(90.0f), x));
   const V round = V::set(12582912.0f);  // 1.5 * 2^23: adding it leaves an integer in the low bits
   const V n = (bounded * V::set(1.44269504f) + round) - round;
   // ln 2 in two parts; n times the first is exact.

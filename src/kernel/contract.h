@@ -46,7 +46,7 @@ struct Tile {
   const int32_t* column_sums;  ///< s8 family: sum over k of each of the 32 columns
   void* c;                     ///< [rows][32] float or int32, 64-byte aligned
   const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working; null: what
-                               ///< follows in memory 4 KiB ahead of the place the tile reads
+                               ///< follows in memory, as for panels that are read once
   int64_t prefetch_bytes;      ///< how many of them to spread over this tile
 };
 

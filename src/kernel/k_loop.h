@@ -13,14 +13,15 @@ inline constexpr int kPrefetchStride = 4;
 template <class Level>
 class SpreadPrefetch {
  public:
-  /// For a tile that makes `loop_steps` steps in all.
-  SpreadPrefetch(const Tile& tile, int64_t panel_bytes, int64_t loop_steps) {
-    const int64_t steps = loop_steps / kPrefetchStride;
+  /// For a tile that reads the panel in `passes` passes of `steps_per_pass` steps.
+  SpreadPrefetch(const Tile& tile, Family family, int64_t steps_per_pass, int passes) {
+    const int64_t steps = steps_per_pass / kPrefetchStride * passes;
     const std::byte* from = tile.prefetch;
     int64_t bytes = tile.prefetch_bytes;
-    if (from == nullptr) {  // nothing announced: stay ahead in this panel and in what lies behind it
-      from = static_cast<const std::byte*>(tile.panel) + kStreamDistance;
-      bytes = panel_bytes;
+    if (from == nullptr) {  // nothing announced: what lies ahead in memory
+      bytes = panel_bytes(family, tile.k);
+      // The first of several passes reads too fast for a prefetch of its own panel: take the next one.
+      from = static_cast<const std::byte*>(tile.panel) + (passes == 1 ? kStreamDistance : bytes);
     }
     if (steps == 0 || bytes <= 0) return;
     const int64_t lines = (bytes + 63) / 64;

@@ -3,28 +3,58 @@
 // copies apart.
 #pragma once
 
+#include <bit>
+
 #include "kernel/contract.h"
 
 namespace megamoe::kernel {
 
+static_assert(std::endian::native == std::endian::little, "dwords of codes are read as integers");
+
 constexpr size_t round_to_cache_line(size_t bytes) {
   return (bytes + 63) / 64 * 64;
+}
+
+/// Calls write(dword, row, value) for the code dwords of every row; codes past K are zero. A cache line of
+/// one row after the other, so that neither the reads nor the strided writes leave the first cache.
+template <class Level, class Write>
+void for_each_dword(const PackRows& p, int64_t code_bytes, Write write) {
+  constexpr int64_t kBlock = 16;
+  const std::byte* codes = static_cast<const std::byte*>(p.codes);
+  const int64_t whole = p.k * code_bytes / 4;
+  const int64_t tail_bytes = p.k * code_bytes % 4;
+  for (int64_t first = 0; first < whole; first += kBlock) {
+    const int64_t last = first + kBlock < whole ? first + kBlock : whole;
+    for (int r = 0; r < p.rows; ++r) {
+      const std::byte* row = codes + r * p.row_bytes;
+      for (int64_t d = first; d < last; ++d) {
+        uint32_t value;
+        __builtin_memcpy(&value, row + 4 * d, 4);
+        write(d, r, value);
+      }
+    }
+  }
+  if (tail_bytes == 0) return;
+  for (int r = 0; r < p.rows; ++r) {
+    uint32_t value = 0;
+    __builtin_memcpy(&value, codes + r * p.row_bytes + 4 * whole, static_cast<size_t>(tail_bytes));
+    write(whole, r, value);
+  }
 }
 
 /// bf16 -> float, [K rounded up to 2][rows].
 template <class Level>
 struct PackBf16AsFloat {
   static size_t bytes(int rows, int64_t k) {
-    return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 1) / 2 * 2) * 4);
+    return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 1) / 2) * 8);
   }
   static void pack(const PackRows& p) {
-    const std::byte* codes = static_cast<const std::byte*>(p.codes);
-    uint32_t* out = static_cast<uint32_t*>(p.out);
-    for (int r = 0; r < p.rows; ++r) {
-      const uint16_t* row = reinterpret_cast<const uint16_t*>(codes + r * p.row_bytes);
-      for (int64_t k = 0; k < p.k; ++k) out[k * p.rows + r] = static_cast<uint32_t>(row[k]) << 16;
-      if (p.k % 2 != 0) out[p.k * p.rows + r] = 0;
-    }
+    float* out = static_cast<float*>(p.out);
+    const int64_t rows = p.rows;
+    for_each_dword<Level>(p, 2, [=](int64_t pair, int64_t r, uint32_t value) {
+      out[2 * pair * rows + r] = __builtin_bit_cast(float, value << 16);
+      out[(2 * pair + 1) * rows + r] = __builtin_bit_cast(float, value & 0xffff0000u);
+    });
   }
 };
 
@@ -35,15 +65,27 @@ struct PackBf16Pairs {
     return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 1) / 2) * 4);
   }
   static void pack(const PackRows& p) {
-    const std::byte* codes = static_cast<const std::byte*>(p.codes);
     uint32_t* out = static_cast<uint32_t*>(p.out);
-    for (int r = 0; r < p.rows; ++r) {
-      const uint16_t* row = reinterpret_cast<const uint16_t*>(codes + r * p.row_bytes);
-      for (int64_t pair = 0; pair < p.k / 2; ++pair) {
-        out[pair * p.rows + r] = row[2 * pair] | static_cast<uint32_t>(row[2 * pair + 1]) << 16;
+    const int64_t rows = p.rows;
+    for_each_dword<Level>(p, 2,
+                          [=](int64_t pair, int64_t r, uint32_t value) { out[pair * rows + r] = value; });
+  }
+};
+
+/// s8 -> float, [K rounded up to 4][rows].
+template <class Level>
+struct PackS8AsFloat {
+  static size_t bytes(int rows, int64_t k) {
+    return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 3) / 4) * 16);
+  }
+  static void pack(const PackRows& p) {
+    float* out = static_cast<float*>(p.out);
+    const int64_t rows = p.rows;
+    for_each_dword<Level>(p, 1, [=](int64_t quad, int64_t r, uint32_t value) {
+      for (int i = 0; i < 4; ++i) {
+        out[(4 * quad + i) * rows + r] = static_cast<float>(static_cast<int8_t>(value >> 8 * i));
       }
-      if (p.k % 2 != 0) out[p.k / 2 * p.rows + r] = row[p.k - 1];
-    }
+    });
   }
 };
 
@@ -55,16 +97,21 @@ struct PackS8AsS16 {
     return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 3) / 4) * 8);
   }
   static void pack(const PackRows& p) {
-    const int8_t* codes = static_cast<const int8_t*>(p.codes);
-    int16_t* out = static_cast<int16_t*>(p.out);
-    const int64_t padded = (p.k + 3) / 4 * 4;
-    for (int r = 0; r < p.rows; ++r) {
-      const int8_t* row = codes + r * p.row_bytes;
-      for (int64_t k = 0; k < padded; ++k) {
-        const int64_t odd = k & 1, high = k >> 1 & 1;
-        out[((k / 4 * 2 + odd) * p.rows + r) * 2 + high] = k < p.k ? row[k] : 0;
-      }
-    }
+    uint32_t* out = static_cast<uint32_t*>(p.out);
+    const int64_t rows = p.rows;
+    for_each_dword<Level>(p, 1, [=](int64_t quad, int64_t r, uint32_t value) {
+      out[2 * quad * rows + r] = pair(value, value >> 16);
+      out[(2 * quad + 1) * rows + r] = pair(value >> 8, value >> 24);
+    });
+  }
+
+ private:
+  /// The low bytes of both, each as s16.
+  static uint32_t pair(uint32_t low, uint32_t high) {
+    const auto widen = [](uint32_t byte) {
+      return static_cast<uint32_t>(int32_t{static_cast<int8_t>(byte)});
+    };
+    return (widen(low) & 0xffffu) | widen(high) << 16;
   }
 };
 
@@ -75,15 +122,10 @@ struct PackS8AsU8 {
     return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 3) / 4) * 4);
   }
   static void pack(const PackRows& p) {
-    const int8_t* codes = static_cast<const int8_t*>(p.codes);
-    uint8_t* out = static_cast<uint8_t*>(p.out);
-    const int64_t padded = (p.k + 3) / 4 * 4;
-    for (int r = 0; r < p.rows; ++r) {
-      const int8_t* row = codes + r * p.row_bytes;
-      for (int64_t k = 0; k < padded; ++k) {
-        out[(k / 4 * p.rows + r) * 4 + (k & 3)] = static_cast<uint8_t>((k < p.k ? row[k] : 0) + 128);
-      }
-    }
+    uint32_t* out = static_cast<uint32_t*>(p.out);
+    const int64_t rows = p.rows;
+    for_each_dword<Level>(
+        p, 1, [=](int64_t quad, int64_t r, uint32_t value) { out[quad * rows + r] = value ^ 0x80808080u; });
   }
 };
 

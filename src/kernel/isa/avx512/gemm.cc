@@ -14,6 +14,14 @@ struct Level;
 
 constexpr int kMaxRows = 12;  // 24 accumulators leave registers for weights, an activation and a product
 
+// The accumulating instructions are one line of assembly each: left to itself the compiler regroups the
+// operations of several steps and then has too few registers.
+
+/// sum += x * w
+[[gnu::always_inline]] inline void add_product(__m512& sum, __m512 x, __m512 w) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+}
+
 template <int kRows>
 void tile_bf16(const kernel::Tile& t) {
   const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
@@ -21,25 +29,29 @@ void tile_bf16(const kernel::Tile& t) {
   __m512 c[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
-  const auto add_products = [&](__m512 w0, __m512 w1) __attribute__((always_inline)) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-      c[r][0] = _mm512_fmadd_ps(x, w0, c[r][0]);
-      c[r][1] = _mm512_fmadd_ps(x, w1, c[r][1]);
-    }
-    a += kRows;
-  };
   const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kBf16, t.k), pairs);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kBf16, pairs, 1);
   kernel::k_loop(
       prefetch, pairs, [&]() __attribute__((always_inline)) {
         const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-        add_products(_mm512_castsi512_ps(_mm512_slli_epi32(w0, 16)),
-                     _mm512_castsi512_ps(_mm512_slli_epi32(w1, 16)));
+        const __m512 even0 = _mm512_castsi512_ps(_mm512_slli_epi32(w0, 16));
+        const __m512 even1 = _mm512_castsi512_ps(_mm512_slli_epi32(w1, 16));
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 x = _mm512_set1_ps(a[r]);
+          add_product(c[r][0], x, even0);
+          add_product(c[r][1], x, even1);
+        }
         const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-        add_products(_mm512_castsi512_ps(_mm512_and_si512(w0, high)),
-                     _mm512_castsi512_ps(_mm512_and_si512(w1, high)));
+        const __m512 odd0 = _mm512_castsi512_ps(_mm512_and_si512(w0, high));
+        const __m512 odd1 = _mm512_castsi512_ps(_mm512_and_si512(w1, high));
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 x = _mm512_set1_ps(a[kRows + r]);
+          add_product(c[r][0], x, odd0);
+          add_product(c[r][1], x, odd1);
+        }
+        a += 2 * kRows;
         weights += kPanelColumns;
       });
   float* out = static_cast<float*>(t.c);
@@ -50,6 +62,11 @@ void tile_bf16(const kernel::Tile& t) {
   }
 }
 
+/// sum += pairs of products; a pair is at most 2 * 2^14, so nothing saturates, also for -128.
+[[gnu::always_inline]] inline void add_pairs(__m512i& sum, __m512i x, __m512i w) {
+  asm("vpaddd %1, %0, %0" : "+v"(sum) : "v"(_mm512_madd_epi16(x, w)));
+}
+
 template <int kRows>
 void tile_s8(const kernel::Tile& t) {
   const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
@@ -57,25 +74,28 @@ void tile_s8(const kernel::Tile& t) {
   __m512i c[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_si512();
-  // Pairs of s16: a product pair is at most 2 * 2^14, so nothing saturates, also for -128.
-  const auto add_products = [&](__m512i w0, __m512i w1) __attribute__((always_inline)) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i x = _mm512_set1_epi32(a[r]);
-      c[r][0] = _mm512_add_epi32(c[r][0], _mm512_madd_epi16(x, w0));
-      c[r][1] = _mm512_add_epi32(c[r][1], _mm512_madd_epi16(x, w1));
-    }
-    a += kRows;
-  };
   const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kS8, t.k), quads);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kS8, quads, 1);
   kernel::k_loop(
       prefetch, quads, [&]() __attribute__((always_inline)) {
         const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
         // Even bytes of each dword (k 0, 2) sign-extended in place, then the odd ones (k 1, 3).
-        add_products(_mm512_srai_epi16(_mm512_slli_epi16(w0, 8), 8),
-                     _mm512_srai_epi16(_mm512_slli_epi16(w1, 8), 8));
-        add_products(_mm512_srai_epi16(w0, 8), _mm512_srai_epi16(w1, 8));
+        const __m512i even0 = _mm512_srai_epi16(_mm512_slli_epi16(w0, 8), 8);
+        const __m512i even1 = _mm512_srai_epi16(_mm512_slli_epi16(w1, 8), 8);
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i x = _mm512_set1_epi32(a[r]);
+          add_pairs(c[r][0], x, even0);
+          add_pairs(c[r][1], x, even1);
+        }
+        const __m512i odd0 = _mm512_srai_epi16(w0, 8), odd1 = _mm512_srai_epi16(w1, 8);
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const __m512i x = _mm512_set1_epi32(a[kRows + r]);
+          add_pairs(c[r][0], x, odd0);
+          add_pairs(c[r][1], x, odd1);
+        }
+        a += 2 * kRows;
         weights += kPanelColumns;
       });
   int32_t* out = static_cast<int32_t*>(t.c);

@@ -27,7 +27,7 @@ void tile_bf16(const kernel::Tile& t) {
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
   const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kBf16, t.k), pairs);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kBf16, pairs, 1);
   kernel::k_loop(
       prefetch, pairs, [&]() __attribute__((always_inline)) {
         const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);

@@ -35,7 +35,7 @@ void tile_s8(const kernel::Tile& t) {
     c[r][1] = start1;
   }
   const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kS8, t.k), quads);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kS8, quads, 1);
   kernel::k_loop(
       prefetch, quads, [&]() __attribute__((always_inline)) {
         const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);

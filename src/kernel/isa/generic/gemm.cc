@@ -29,7 +29,7 @@ Uint4 load(const uint32_t* p) {
 template <int kRows>
 void tile_bf16(const kernel::Tile& t) {
   const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kBf16, t.k), pairs * kPasses);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kBf16, pairs, kPasses);
   for (int column = 0; column < kPanelColumns; column += kColumnsAtOnce) {
     const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
     const float* a = static_cast<const float*>(t.a);
@@ -53,35 +53,40 @@ void tile_bf16(const kernel::Tile& t) {
   }
 }
 
+/// Products and sums in float are exact as long as they are integers up to 2^24, which 1024 products are. No
+/// integer multiplication of this width exists in the x86-64 baseline.
 template <int kRows>
 void tile_s8(const kernel::Tile& t) {
+  constexpr int64_t kExactQuads = 1024 / 4;
   const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::panel_bytes(kernel::Family::kS8, t.k), quads * kPasses);
+  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kS8, quads, kPasses);
   for (int column = 0; column < kPanelColumns; column += kColumnsAtOnce) {
     const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
-    const int16_t* a = static_cast<const int16_t*>(t.a);
-    Int4 c[kRows][kVectors] = {};
-    kernel::k_loop(
-        prefetch, quads, [&]() __attribute__((always_inline)) {
-          for (int j = 0; j < kVectors; ++j) {
-            const Uint4 w = load(weights + 4 * j);
-            // Sign extension of each byte: up to the top, then down by an arithmetic shift.
-            const Int4 w0 = reinterpret_cast<Int4>(w << 24) >> 24;
-            const Int4 w1 = reinterpret_cast<Int4>(w << 16) >> 24;
-            const Int4 w2 = reinterpret_cast<Int4>(w << 8) >> 24;
-            const Int4 w3 = reinterpret_cast<Int4>(w) >> 24;
-            for (int r = 0; r < kRows; ++r) {
-              const int16_t* even = a + 2 * r;  // k 0 and 2
-              const int16_t* odd = even + 2 * kRows;
-              c[r][j] +=
-                  w0 * int32_t{even[0]} + w1 * int32_t{odd[0]} + w2 * int32_t{even[1]} + w3 * int32_t{odd[1]};
+    const float* a = static_cast<const float*>(t.a);
+    Int4 total[kRows][kVectors] = {};
+    for (int64_t done = 0; done < quads; done += kExactQuads) {
+      Float4 c[kRows][kVectors] = {};
+      const int64_t count = quads - done < kExactQuads ? quads - done : kExactQuads;
+      kernel::k_loop(
+          prefetch, count, [&]() __attribute__((always_inline)) {
+            for (int j = 0; j < kVectors; ++j) {
+              const Uint4 w = load(weights + 4 * j);
+              for (int i = 0; i < 4; ++i) {
+                // Sign extension of byte i: up to the top, then down by an arithmetic shift.
+                const Int4 code = reinterpret_cast<Int4>(w << (24 - 8 * i)) >> 24;
+                const Float4 x = __builtin_convertvector(code, Float4);
+                for (int r = 0; r < kRows; ++r) c[r][j] = c[r][j] + x * a[i * kRows + r];
+              }
             }
-          }
-          weights += kPanelColumns;
-          a += 4 * kRows;
-        });
+            weights += kPanelColumns;
+            a += 4 * kRows;
+          });
+      for (int r = 0; r < kRows; ++r) {
+        for (int j = 0; j < kVectors; ++j) total[r][j] += __builtin_convertvector(c[r][j], Int4);
+      }
+    }
     int32_t* out = static_cast<int32_t*>(t.c) + column;
-    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kPanelColumns, c[r], sizeof(c[r]));
+    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * kPanelColumns, total[r], sizeof(total[r]));
   }
 }
 
@@ -112,8 +117,8 @@ constinit const kernel::Gemm gemm_s8 = {
     .isa = Isa::kGeneric,
     .family = kernel::Family::kS8,
     .max_rows = kMaxRows,
-    .packed_bytes = kernel::PackS8AsS16<Level>::bytes,
-    .pack_rows = kernel::PackS8AsS16<Level>::pack,
+    .packed_bytes = kernel::PackS8AsFloat<Level>::bytes,
+    .pack_rows = kernel::PackS8AsFloat<Level>::pack,
     .tile = run_s8,
 };
 

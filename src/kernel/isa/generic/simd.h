@@ -41,9 +41,9 @@ struct F32 {
   /// a < b ? x : y
   static F32 select_less(F32 a, F32 b, F32 x, F32 y) { return a.v < b.v ? x : y; }
   static F32 round_to_bf16(F32 a) { return {format::bf16_to_float(format::bf16_from_float(a.v))}; }
-  /// a * 2^n for an integer n in [-152, 130] and a in [0.5, 2]; NaN if n is.
+  /// a * 2^n for an integer n in [-126, 130] and a in [0.5, 2]; NaN if n is.
   static F32 scale_exponent(F32 a, F32 n) {
-    // Two factors, since 2^n alone may lie outside the range of normal numbers. NaN makes a NaN in `a` as
+    // Two factors, since 2^128 and more lie outside the range. NaN makes a NaN in `a` as
     // well.
     const int exponent = n.v == n.v ? static_cast<int>(n.v) : 0;
     const int half = exponent >> 1;
