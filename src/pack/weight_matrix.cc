@@ -2,18 +2,10 @@
 #include "pack/weight_matrix.h"
 
 #include <bit>
-#include <cstring>
 
-#include "base/memory.h"
+#include "format/fractal.h"
 
 namespace megamoe::pack {
-namespace {
-
-constexpr int64_t kFractalRows = 16;
-constexpr int64_t kFractalRowBytes = 32;
-
-}  // namespace
-
 WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert) {
   const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
   const TensorView& t = stacked ? tensors[0] : tensors[static_cast<size_t>(expert)];
@@ -32,11 +24,10 @@ WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, 
     expert_step = stacked ? t.strides[0] : 0;
   } else {
     // Columns are cut into blocks of C0; a block holds all rows one after the other.
-    const int64_t c0 = kFractalRowBytes / element;
-    const int64_t block = base::ceil_div(rows, kFractalRows) * kFractalRows * c0;
-    row = {c0, rows, 0};
-    column = {1, c0, block};
-    expert_step = stacked ? base::ceil_div(columns, c0) * block : 0;
+    const format::Fractal fractal{rows, columns, format::fractal_c0(t.dtype, t.layout)};
+    row = {fractal.c0, rows, 0};
+    column = {1, fractal.c0, fractal.offset(0, fractal.c0)};
+    expert_step = stacked ? fractal.elements() : 0;
   }
   const Axis& k = k_last ? column : row;
   const Axis& n = k_last ? row : column;

@@ -1,0 +1,202 @@
+// megamoe bench: speed of one shape over token counts, beside the ceilings of this machine measured in the
+// same run.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/topology.h"
+#include "cli/ceilings.h"
+#include "cli/command.h"
+#include "cli/layer_job.h"
+#include "cli/progress.h"
+#include "cli/scenario_weights.h"
+#include "cli/table.h"
+#include "cli/workload.h"
+
+namespace megamoe::cli {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+constexpr double kSecondsPerBatch = 2.0;
+
+struct BenchOptions {
+  std::string shape;
+  std::string tokens = "1,4,16,64,256";
+  std::string scenario = "A16W16";
+  std::string routing = "uniform";
+  int64_t repeat = 20;
+};
+
+struct Ceiling {
+  double arithmetic = 0;  ///< operations per second
+  double read = 0;        ///< bytes per second
+};
+
+/// One line of the result.
+struct Row {
+  std::string scenario, isa;
+  int64_t tokens = 0, experts = 0;
+  size_t calls = 0;
+  double seconds = 0;
+  double operations = 0;    ///< per second
+  double weight_bytes = 0;  ///< per second
+  Ceiling ceiling;
+};
+
+class Bench {
+ public:
+  Bench(const CommonOptions& common, const BenchOptions& options) : common_(common), options_(options) {}
+
+  int run() {
+    auto shape = parse_shape(options_.shape);
+    if (!shape) return bad_input(shape.status());
+    shape_ = *shape;
+    auto counts = parse_counts(options_.tokens, "--tokens");
+    if (!counts) return bad_input(counts.status());
+    auto scenarios = scenarios_named(options_.scenario);
+    if (!scenarios) return bad_input(scenarios.status());
+    auto isa = chosen_isa(common_);
+    if (!isa) return bad_input(isa.status());
+
+    for (int64_t count : *counts) {
+      auto tokens = Tokens::random(shape_, count, options_.routing, kSeed + static_cast<uint64_t>(count));
+      if (!tokens) return bad_input(tokens.status());
+      tokens_.push_back(std::move(*tokens));
+    }
+    const int per_rank = common_.threads > 0 ? common_.threads
+                                             : std::max(1, base::topology().usable_threads() / common_.ranks);
+    const int threads = std::min(per_rank * common_.ranks, base::topology().hardware_threads);
+    const double read = read_ceiling(threads);
+    for (const moe::Scenario* scenario : *scenarios) {
+      const Ceiling ceiling{arithmetic_ceiling(scenario->family1, *isa, threads), read};
+      if (Status status = run_scenario(*scenario, ceiling); !status) {
+        progress_.clear();
+        return bad_input(status);
+      }
+    }
+    progress_.clear();
+    common_.json ? print_json() : print_table();
+    return kSuccess;
+  }
+
+ private:
+  Status run_scenario(const moe::Scenario& scenario, const Ceiling& ceiling) {
+    const RandomLayer layer(shape_, kSeed);
+    LayerJob base = layer.job();
+    for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
+    auto prepared = scenario_job(base, scenario);
+    if (!prepared) return prepared.status();
+    JobOptions options;
+    options.common = &common_;
+    options.repeats = options_.repeat;
+    options.seconds_per_batch = kSecondsPerBatch;
+    options.label = scenario.name;
+    auto result = run_layer(prepared->job, options, &progress_);
+    if (!result) return result.status();
+    const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
+    for (size_t b = 0; b < tokens_.size(); ++b) {
+      Row row;
+      row.scenario = scenario.name;
+      row.isa = isa_name(result->isa);
+      row.tokens = base.batches[b].tokens();
+      row.experts = tokens_[b].distinct_experts();
+      row.calls = result->batches[b].seconds.size();
+      row.seconds = result->batches[b].median_seconds();
+      row.operations = 2.0 * static_cast<double>(row.tokens * shape_.topk) * layer_weights / row.seconds;
+      row.weight_bytes =
+          static_cast<double>(row.experts) * layer_weights * dtype_bits(scenario.weight) / 8 / row.seconds;
+      row.ceiling = ceiling;
+      rows_.push_back(row);
+    }
+    return Status::ok();
+  }
+
+  void print_table() const {
+    std::printf("hidden %lld, intermediate %lld, experts %lld, top-%lld, routing %s, %d %s (%s)\n\n",
+                static_cast<long long>(shape_.hidden), static_cast<long long>(shape_.intermediate),
+                static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk),
+                options_.routing.c_str(), common_.ranks, common_.ranks == 1 ? "rank" : "ranks",
+                common_.transport.c_str());
+    Table table({"scenario", "ISA", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s", "of peak",
+                 "weight GB/s", "of read"});
+    for (const Row& row : rows_) {
+      table.add({row.scenario, row.isa, std::to_string(row.tokens), std::to_string(row.experts),
+                 std::to_string(row.calls), fixed(row.seconds * 1e3, 3),
+                 fixed(static_cast<double>(row.tokens) / row.seconds, 0), fixed(row.operations * 1e-9, 1),
+                 percent(row.operations / row.ceiling.arithmetic), fixed(row.weight_bytes * 1e-9, 2),
+                 percent(row.weight_bytes / row.ceiling.read)});
+    }
+    table.print();
+    std::printf("\nCeilings of this machine, same run:");
+    std::string last;
+    for (const Row& row : rows_) {
+      if (row.scenario == last) continue;
+      last = row.scenario;
+      std::printf(" %s %.1f GFLOP/s,", last.c_str(), row.ceiling.arithmetic * 1e-9);
+    }
+    std::printf(" read %.2f GB/s.\nms: median of the calls, first rank in to last rank out.\n",
+                rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9);
+  }
+
+  void print_json() const {
+    nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+    for (const Row& row : rows_) {
+      lines.push_back({{"scenario", row.scenario},
+                       {"isa", row.isa},
+                       {"tokens", row.tokens},
+                       {"experts", row.experts},
+                       {"calls", row.calls},
+                       {"seconds", row.seconds},
+                       {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
+                       {"flops", row.operations},
+                       {"flops_ceiling", row.ceiling.arithmetic},
+                       {"weight_bytes_per_second", row.weight_bytes},
+                       {"read_ceiling", row.ceiling.read}});
+    }
+    const nlohmann::ordered_json result = {{"shape", options_.shape},
+                                           {"routing", options_.routing},
+                                           {"ranks", common_.ranks},
+                                           {"transport", common_.transport},
+                                           {"rows", std::move(lines)}};
+    std::printf("%s\n", result.dump(2).c_str());
+  }
+
+  const CommonOptions& common_;
+  const BenchOptions& options_;
+  Progress progress_;
+  Shape shape_;
+  std::vector<Tokens> tokens_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
+  CLI::App* command = app.add_subcommand("bench", "Measure a shape beside the ceilings of this machine");
+  auto options = std::make_shared<BenchOptions>();
+  command
+      ->add_option("--shape", options->shape,
+                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
+      ->required()
+      ->type_name("HxIxExK");
+  command->add_option("--tokens", options->tokens, "Token counts of all ranks together")
+      ->type_name("LIST")
+      ->capture_default_str();
+  command->add_option("--scenario", options->scenario, "Scenario name or all")
+      ->type_name("S")
+      ->capture_default_str();
+  command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
+      ->type_name("R")
+      ->capture_default_str();
+  command
+      ->add_option("--repeat", options->repeat,
+                   "Most timed calls of a token count; fewer when they take long")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->callback(
+      [&common, &action, options] { action = [&common, options] { return Bench(common, *options).run(); }; });
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,236 @@
+// Runs a test case with the library: the operators a case may name, and what they wrote.
+#include "cli/case_run.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/layer_job.h"
+#include "cli/ranks.h"
+#include "kernel/registry.h"
+
+namespace megamoe::cli {
+namespace {
+
+constexpr std::byte kUntouched{0x5a};
+
+/// Arguments of mega_moe that the library knows; a case with another one is not supported.
+constexpr const char* kMegaMoeArgs[] = {"x",       "topk_ids", "topk_weights",   "x_active_mask",
+                                        "weight1", "weight2",  "weight_scales1", "weight_scales2"};
+
+/// Weights of operators in floating point formats are stored (E, N, K), all others (E, K, N).
+bool reduction_is_last(DType dtype) {
+  return dtype != DType::kBFloat16 && dtype != DType::kInt8 && dtype != DType::kInt4 &&
+         dtype != DType::kInt32;
+}
+
+struct Settings {
+  BufferConfig config;
+  Activation activation;
+};
+
+/// Reads attributes until the first one of a wrong type.
+class Attributes {
+ public:
+  explicit Attributes(const Case& test) : test_(test) {}
+  void read(const char* name, int64_t& out) { take(test_.integer(name, out), out); }
+  void read(const char* name, int& out) {
+    int64_t value = out;
+    take(test_.integer(name, value), value);
+    out = static_cast<int>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
+  }
+  void read(const char* name, std::string& out) { take(test_.text(name, out), out); }
+  void read(const char* name, DType& out) {
+    int code = dtype_op_code(out);
+    read(name, code);
+    if (status_) take(dtype_from_op_code(code), out);
+  }
+  void read(const char* name, std::vector<double>& out) { take(test_.numbers(name), out); }
+  const Status& status() const { return status_; }
+
+ private:
+  template <class T>
+  void take(Result<T> result, T& out) {
+    if (!status_) return;
+    if (result) {
+      out = std::move(*result);
+    } else {
+      status_ = result.status();
+    }
+  }
+  const Case& test_;
+  Status status_;
+};
+
+/// Parameters in the operator's order.
+void set_parameters(const std::vector<double>& list, Activation& activation) {
+  using Field = std::optional<double> Activation::*;
+  constexpr Field kClampFirst[] = {&Activation::clamp, &Activation::alpha, &Activation::beta};
+  constexpr Field kBetaFirst[] = {&Activation::beta, &Activation::linear_beta};
+  const bool situglu = activation.name == "situglu";
+  const size_t most = situglu ? std::size(kBetaFirst) : std::size(kClampFirst);
+  for (size_t i = 0; i < std::min(list.size(), most); ++i) {
+    activation.*(situglu ? kBetaFirst[i] : kClampFirst[i]) = list[i];
+  }
+}
+
+Result<Settings> read_settings(const Case& test) {
+  Settings s;
+  BufferConfig& c = s.config;
+  std::vector<double> parameters;
+  Attributes attributes(test);
+  attributes.read("moe_expert_num", c.num_experts);
+  attributes.read("num_max_tokens_per_rank", c.num_max_tokens_per_rank);
+  attributes.read("max_recv_token_num", c.max_recv_token_num);
+  attributes.read("dispatch_quant_mode", c.dispatch_quant_mode);
+  attributes.read("dispatch_quant_out_dtype", c.dispatch_quant_out_dtype);
+  attributes.read("combine_quant_mode", c.combine_quant_mode);
+  attributes.read("comm_alg", c.comm_alg);
+  attributes.read("topk_weights_type", c.topk_weights_type);
+  attributes.read("topo_type", c.topo_type);
+  attributes.read("rank_num_per_server", c.rank_num_per_server);
+  attributes.read("combine_comm_mode", c.combine_comm_mode);
+  attributes.read("profile", c.profile);
+  attributes.read("activation", s.activation.name);
+  attributes.read("activation_params", parameters);
+  MEGAMOE_RETURN_IF_ERROR(attributes.status());
+  set_parameters(parameters, s.activation);
+
+  const CaseTensor *x = test.input("x"), *ids = test.input("topk_ids"), *weight1 = test.input("weight1");
+  if (x == nullptr || ids == nullptr || weight1 == nullptr || x->shape.size() != 2 ||
+      ids->shape.size() != 2 || weight1->shape.size() != 3) {
+    return Status(Code::kDataLoss,
+                  "x, topk_ids or weight1 is missing: expected tensors of 2, 2 and 3 dimensions");
+  }
+  c.hidden = x->shape[1];
+  c.num_topk = ids->shape[1];
+  const int64_t n = weight1->shape[reduction_is_last(weight1->dtype) ? 1 : 2];
+  c.intermediate_hidden = is_gated(s.activation) ? n / 2 : n;
+  return s;
+}
+
+TensorView input_view(const Case& test, const char* arg, int rank) {
+  const CaseTensor* tensor = test.input(arg, rank);
+  return tensor == nullptr ? TensorView{} : tensor->view();
+}
+
+LinearWeights linear(const Case& test, const char* weight, const char* scale, int rank) {
+  LinearWeights result;
+  if (const CaseTensor* tensor = test.input(weight, rank)) {
+    result.weight = {tensor->view()};
+    result.k_last = reduction_is_last(tensor->dtype);
+  }
+  if (const CaseTensor* tensor = test.input(scale, rank)) result.scale = {tensor->view()};
+  return result;
+}
+
+TensorRef output_ref(const TensorView& like, std::vector<std::byte>& bytes) {
+  TensorRef ref;
+  ref.data = bytes.data();
+  ref.dtype = like.dtype;
+  ref.dims = like.dims;
+  std::copy(std::begin(like.shape), std::end(like.shape), ref.shape);
+  ref.set_contiguous();
+  return ref;
+}
+
+Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) {
+  for (const CaseTensor& tensor : test.inputs) {
+    const bool known = std::any_of(std::begin(kMegaMoeArgs), std::end(kMegaMoeArgs),
+                                   [&](const char* arg) { return tensor.arg == arg; });
+    if (!known) return Status(Code::kUnsupported, tensor.arg + " is not supported");
+  }
+  auto settings = read_settings(test);
+  if (!settings) return settings.status();
+
+  const int64_t local_experts = settings->config.num_experts / std::max(1, test.ranks);
+  // An error case names no outputs; the call still needs some.
+  CaseOutputs outputs;
+  for (const CaseTensor& tensor : test.expected) outputs.emplace_back(tensor.bytes.size(), kUntouched);
+  std::vector<CallArgs> calls(static_cast<size_t>(test.ranks));
+  CaseOutputs spare;
+  for (int r = 0; r < test.ranks; ++r) {
+    CallArgs& call = calls[static_cast<size_t>(r)];
+    call.x = input_view(test, "x", r);
+    call.topk_ids = input_view(test, "topk_ids", r);
+    call.topk_weights = input_view(test, "topk_weights", r);
+    call.x_active_mask = input_view(test, "x_active_mask", r);
+    for (size_t i = 0; i < test.expected.size(); ++i) {
+      const CaseTensor& tensor = test.expected[i];
+      if (tensor.rank != r) continue;
+      if (tensor.arg == "y") call.y = output_ref(tensor.view(), outputs[i]);
+      if (tensor.arg == "expert_token_nums") call.expert_token_nums = output_ref(tensor.view(), outputs[i]);
+    }
+    if (!test.expects_error()) continue;
+    const int64_t tokens = call.x.dims > 0 ? call.x.shape[0] : 0;
+    const TensorView y(nullptr, DType::kBFloat16, {tokens, settings->config.hidden});
+    const TensorView nums(nullptr, DType::kInt32, {local_experts});
+    spare.emplace_back(static_cast<size_t>(std::max<int64_t>(1, y.elements() * 2)), kUntouched);
+    call.y = output_ref(y, spare.back());
+    spare.emplace_back(static_cast<size_t>(std::max<int64_t>(1, local_experts * 4)), kUntouched);
+    call.expert_token_nums = output_ref(nums, spare.back());
+  }
+
+  BufferOptions options;
+  options.threads = common.threads > 0 ? common.threads : 1;
+  options.isa = common.isa;
+  // Cases are small and their bytes stay in this process: ranks are threads.
+  MEGAMOE_RETURN_IF_ERROR(run_on_ranks("local", test.ranks, [&](const Group& group) -> Status {
+    auto buffer = SymmBuffer::create(group, settings->config, options);
+    if (!buffer) return buffer.status();
+    Layer layer;
+    layer.activation = settings->activation;
+    layer.weight1 = linear(test, "weight1", "weight_scales1", group.rank());
+    layer.weight2 = linear(test, "weight2", "weight_scales2", group.rank());
+    auto op = MegaMoe::create(*buffer, std::move(layer));
+    if (!op) return (*buffer)->refuse_call(op.status());
+    return (*op)->run(calls[static_cast<size_t>(group.rank())]);
+  }));
+  return outputs;
+}
+
+Result<CaseOutputs> run_int8_per_token(const Case& test, const CommonOptions& common) {
+  auto isa = chosen_isa(common);
+  if (!isa) return isa.status();
+  const kernel::RowOps& ops = kernel::row_ops_for(*isa);
+  const CaseTensor* x = test.input("x");
+  if (x == nullptr || x->shape.size() != 2) {
+    return Status(Code::kDataLoss, "x is missing: expected a tensor of 2 dimensions");
+  }
+  if (x->dtype != DType::kBFloat16 && x->dtype != DType::kFloat32) {
+    return Status(Code::kInvalidType,
+                  std::string("x has type ") + dtype_name(x->dtype) + ": expected bfloat16 or float32");
+  }
+  const int64_t rows = x->shape[0], n = x->shape[1];
+  std::vector<std::byte> codes(static_cast<size_t>(rows * n)),
+      scales(static_cast<size_t>(rows) * sizeof(float));
+  for (int64_t r = 0; r < rows; ++r) {
+    auto* const row_codes = reinterpret_cast<int8_t*>(codes.data() + r * n);
+    auto* const row_scale = reinterpret_cast<float*>(scales.data()) + r;
+    if (x->dtype == DType::kBFloat16) {
+      ops.int8_per_token_bf16(reinterpret_cast<const uint16_t*>(x->bytes.data()) + r * n, n, row_codes,
+                              row_scale);
+    } else {
+      ops.int8_per_token_f32(reinterpret_cast<const float*>(x->bytes.data()) + r * n, n, row_codes,
+                             row_scale);
+    }
+  }
+  CaseOutputs outputs;
+  for (const CaseTensor& tensor : test.expected) outputs.push_back(tensor.arg == "scale" ? scales : codes);
+  return outputs;
+}
+
+constexpr struct {
+  const char* op;
+  Result<CaseOutputs> (*run)(const Case&, const CommonOptions&);
+} kOperators[] = {{"mega_moe", run_mega_moe}, {"int8_per_token", run_int8_per_token}};
+
+}  // namespace
+
+Result<CaseOutputs> run_case(const Case& test, const CommonOptions& common) {
+  for (const auto& row : kOperators) {
+    if (test.op == row.op) return row.run(test, common);
+  }
+  return Status(Code::kUnsupported, "op " + test.op + " is not supported");
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,110 @@
+// What this machine can do at best, measured: arithmetic of a tile on cached data, bandwidth of reading
+// memory.
+#include "cli/ceilings.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/memory.h"
+#include "kernel/registry.h"
+
+namespace megamoe::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kMeasure = std::chrono::milliseconds(200);
+constexpr int kRounds = 3;
+constexpr int64_t kTileK = 256;  // a panel of 16 KiB (bf16): nearest cache
+constexpr size_t kReadBytes = size_t{512} << 20;
+
+/// Runs work(thread, until) on all threads and returns the sum of what they return.
+template <class Work>
+double on_threads(int threads, const Work& work) {
+  std::vector<double> results(static_cast<size_t>(threads));
+  std::vector<std::thread> team;
+  std::atomic<int> ready{0};
+  for (int t = 0; t < threads; ++t) {
+    team.emplace_back([&, t] {
+      ready.fetch_add(1);
+      while (ready.load() < threads) std::this_thread::yield();
+      results[static_cast<size_t>(t)] = work(t, Clock::now() + kMeasure);
+    });
+  }
+  for (std::thread& thread : team) thread.join();
+  double sum = 0;
+  for (double r : results) sum += r;
+  return sum;
+}
+
+double tile_rate(const kernel::Gemm& gemm, Clock::time_point until) {
+  const int64_t panel_bytes = kernel::panel_bytes(gemm.family, kTileK);
+  const size_t packed_bytes = base::round_up(gemm.packed_bytes(gemm.max_rows, kTileK), base::kCacheLine);
+  const size_t c_bytes = static_cast<size_t>(gemm.max_rows) * kernel::kPanelColumns * 4;
+  const size_t row_bytes = static_cast<size_t>(kTileK * (4 / kernel::k_per_dword(gemm.family)));
+  auto pages = base::Pages::allocate(static_cast<size_t>(panel_bytes) + packed_bytes + c_bytes +
+                                         row_bytes * static_cast<size_t>(gemm.max_rows) + 256,
+                                     /*huge=*/false);
+  if (!pages) return 0;
+  std::byte* const panel = pages->data();
+  std::byte* const packed = panel + panel_bytes;
+  std::byte* const c = packed + packed_bytes;
+  std::byte* const rows = c + c_bytes;
+  const int32_t sums[kernel::kPanelColumns] = {};
+  gemm.pack_rows({rows, static_cast<ptrdiff_t>(row_bytes), gemm.max_rows, kTileK, packed});
+  const kernel::Tile tile{packed, gemm.max_rows, kTileK, panel, sums, c, nullptr, 0};
+  int64_t tiles = 0;
+  const auto start = Clock::now();
+  auto now = start;
+  while (now < until) {
+    for (int i = 0; i < 64; ++i) gemm.tile(tile);
+    tiles += 64;
+    now = Clock::now();
+  }
+  return 2.0 * gemm.max_rows * kernel::kPanelColumns * kTileK * static_cast<double>(tiles) /
+         std::chrono::duration<double>(now - start).count();
+}
+
+}  // namespace
+
+double arithmetic_ceiling(kernel::Family family, Isa isa, int threads) {
+  const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    best = std::max(
+        best, on_threads(threads, [&](int, Clock::time_point until) { return tile_rate(gemm, until); }));
+  }
+  return best;
+}
+
+double read_ceiling(int threads) {
+  auto pages = base::Pages::allocate(kReadBytes, /*huge=*/true);
+  if (!pages) return 0;
+  std::memset(pages->data(), 1, kReadBytes);
+  const size_t words = kReadBytes / sizeof(uint64_t) / static_cast<size_t>(threads);
+  std::atomic<uint64_t> sink{0};
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    best = std::max(best, on_threads(threads, [&](int t, Clock::time_point) {
+                      const auto* data =
+                          reinterpret_cast<const uint64_t*>(pages->data()) + static_cast<size_t>(t) * words;
+                      const auto start = Clock::now();
+                      uint64_t sums[8] = {};
+                      for (size_t i = 0; i + 8 <= words; i += 8) {
+                        for (int j = 0; j < 8; ++j) sums[j] += data[i + static_cast<size_t>(j)];
+                      }
+                      uint64_t sum = 0;
+                      for (uint64_t s : sums) sum += s;
+                      sink.fetch_add(sum, std::memory_order_relaxed);
+                      return static_cast<double>(words * sizeof(uint64_t)) /
+                             std::chrono::duration<double>(Clock::now() - start).count();
+                    }));
+  }
+  return best;
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,44 @@
+// What every subcommand shares: the common options, exit codes, how an error is shown.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "megamoe/isa.h"
+#include "megamoe/status.h"
+
+namespace megamoe::cli {
+
+enum ExitCode : int {
+  kSuccess = 0,
+  kFailed = 1,    ///< the tool ran and found a result that is wrong
+  kBadInput = 2,  ///< arguments, files or the system did not allow the run
+};
+
+struct CommonOptions {
+  std::string isa_name;
+  std::optional<Isa> isa;  ///< from isa_name; absent = default_isa()
+  int threads = 0;         ///< per rank; 0 = default
+  int ranks = 1;
+  std::string transport = "local";
+  bool json = false;
+};
+
+/// Adds a subcommand: declares its options and sets `action` to what runs when it is chosen.
+using AddCommand = void (*)(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_info(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+
+/// Prints "megamoe: message" to stderr and returns kBadInput.
+int bad_input(const Status& status);
+
+/// The level that calls will use: the one asked for, else the default.
+Result<Isa> chosen_isa(const CommonOptions& common);
+
+}  // namespace megamoe::cli

@@ -1,0 +1,92 @@
+// megamoe info: what this machine offers and what the library makes of it.
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/topology.h"
+#include "cli/command.h"
+#include "cli/table.h"
+#include "kernel/registry.h"
+#include "megamoe/version.h"
+
+namespace megamoe::cli {
+namespace {
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+int run_info(const CommonOptions& common) {
+  const base::Topology& topology = base::topology();
+  auto isa = chosen_isa(common);
+  if (!isa) return bad_input(isa.status());
+  const std::string reason = common.isa ? "--isa " + common.isa_name : default_isa_reason();
+  const int threads =
+      common.threads > 0 ? common.threads : std::max(1, topology.usable_threads() / common.ranks);
+  auto gemm = [&](kernel::Family family) { return kernel::gemm_for(family, *isa).name; };
+
+  if (common.json) {
+    nlohmann::json levels = nlohmann::json::array();
+    for (const IsaInfo& level : isa_levels()) {
+      levels.push_back({{"name", level.name},
+                        {"requirement", level.requirement},
+                        {"runnable", level.runnable},
+                        {"reason", level.reason}});
+    }
+    const nlohmann::json result = {
+        {"version", version()},
+        {"cpu", cpu_model()},
+        {"isa", {{"chosen", isa_name(*isa)}, {"reason", reason}, {"levels", levels}}},
+        {"kernels",
+         {{"bf16", gemm(kernel::Family::kBf16)},
+          {"s8", gemm(kernel::Family::kS8)},
+          {"rows", kernel::row_ops_for(*isa).name}}},
+        {"topology",
+         {{"packages", topology.packages},
+          {"numa_nodes", topology.numa_nodes},
+          {"cores", topology.cores},
+          {"hardware_threads", topology.hardware_threads},
+          {"quota_cores", topology.quota_cores},
+          {"l1d_bytes", topology.l1d_bytes},
+          {"l2_bytes", topology.l2_bytes},
+          {"l3_bytes", topology.l3_bytes}}},
+        {"ranks", common.ranks},
+        {"threads_per_rank", threads}};
+    std::printf("%s\n", result.dump(2).c_str());
+    return kSuccess;
+  }
+  std::printf("megamoe %s\nCPU: %s\n", version(), cpu_model().c_str());
+  std::printf("Cores: %d, hardware threads: %d, packages: %d, NUMA nodes: %d", topology.cores,
+              topology.hardware_threads, topology.packages, topology.numa_nodes);
+  if (topology.quota_cores > 0) std::printf(", CPU quota: %d", topology.quota_cores);
+  std::printf("\nCaches: L1d %s, L2 %s per core, L3 %s\n",
+              byte_text(static_cast<double>(topology.l1d_bytes)).c_str(),
+              byte_text(static_cast<double>(topology.l2_bytes)).c_str(),
+              byte_text(static_cast<double>(topology.l3_bytes)).c_str());
+  std::printf("Threads of each rank: %d (%d %s)\n\n", threads, common.ranks,
+              common.ranks == 1 ? "rank" : "ranks");
+  Table table({"level", "runs here", "needs"});
+  for (const IsaInfo& level : isa_levels()) {
+    table.add({level.name, level.runnable ? "yes" : "no: " + level.reason, level.requirement});
+  }
+  table.print();
+  std::printf("\nIn use: %s (%s)\n", isa_name(*isa), reason.c_str());
+  std::printf("Kernels: %s, %s; rows: %s\n", gemm(kernel::Family::kBf16), gemm(kernel::Family::kS8),
+              kernel::row_ops_for(*isa).name);
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
+  CLI::App* command = app.add_subcommand("info", "Show CPU, instruction-set levels, topology and threads");
+  command->callback([&common, &action] { action = [&common] { return run_info(common); }; });
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,80 @@
+// One layer run over all ranks on batches of tokens: results, times and trace of every batch.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "cli/ranks.h"
+#include "megamoe/mega_moe.h"
+#include "megamoe/reference.h"
+
+namespace megamoe::cli {
+
+/// Tokens of all ranks together; rank r takes rows [T r / ranks, T (r + 1) / ranks).
+struct Batch {
+  TensorView x, topk_ids, topk_weights;
+  int64_t tokens() const { return x.shape[0]; }
+};
+
+/// A layer with the weights of all experts.
+struct LayerJob {
+  BufferConfig config;  ///< num_max_tokens_per_rank is filled in
+  Activation activation;
+  LinearWeights weight1, weight2;
+  std::vector<Batch> batches;
+};
+
+struct JobOptions {
+  const CommonOptions* common = nullptr;
+  int64_t repeats = 1;           ///< most timed calls per batch, after one that is not timed
+  double seconds_per_batch = 0;  ///< stop repeating after about this time; 0 = never
+  bool trace = false;
+  std::string label;  ///< of the progress bar
+  /// Called on every rank, in its process, after the last call of every batch.
+  std::function<Status(const MegaMoe& op, int rank)> inspect;
+};
+
+struct BatchResult {
+  SharedArray<uint16_t> y;                    ///< (T, H)
+  SharedArray<int32_t> expert_token_nums;     ///< (E,)
+  std::vector<double> seconds;                ///< of each timed call: first rank in to last rank out
+  std::vector<std::vector<TraceSpan>> spans;  ///< by rank, of the last call
+  double median_seconds() const;
+};
+
+struct JobResult {
+  std::vector<BatchResult> batches;
+  std::vector<std::pair<std::string, std::string>> description;  ///< of rank 0
+  Isa isa = Isa::kGeneric;
+  int threads = 0;           ///< of each rank
+  int64_t packed_bytes = 0;  ///< of all ranks
+};
+
+Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Progress* progress);
+
+/// The reference on one batch, split over the same ranks: y (T, H) as bfloat16 bits and expert_token_nums
+/// (E,).
+struct ReferenceResult {
+  std::vector<uint16_t> y;
+  std::vector<int32_t> expert_token_nums;
+  std::vector<reference::Stages> stages;
+};
+Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, int ranks,
+                                      bool stages = false);
+
+/// Rows of a tensor.
+TensorView row_range(const TensorView& tensor, int64_t begin, int64_t count);
+/// Largest part of a batch that one rank takes.
+int64_t most_tokens_per_rank(int64_t tokens, int ranks);
+inline int64_t first_token(int64_t tokens, int ranks, int64_t rank) {
+  return tokens * rank / ranks;
+}
+
+/// Activations whose Linear1 yields gate and up columns.
+bool is_gated(const Activation& activation);
+
+}  // namespace megamoe::cli

@@ -1,0 +1,76 @@
+// The megamoe tool: reads the command line and runs one subcommand.
+#include <cstdio>
+#include <exception>
+
+#include "cli/command.h"
+#include "megamoe/version.h"
+
+namespace megamoe::cli {
+namespace {
+
+constexpr AddCommand kCommands[] = {add_info, add_plan, add_run, add_check, add_bench, add_vectors};
+constexpr int kMostRanks = 256;
+constexpr int kMostThreads = 4096;
+
+void add_common_options(CLI::App& app, CommonOptions& common) {
+  app.add_option("--isa", common.isa_name, "Instruction-set level of the kernels")->type_name("NAME");
+  app.add_option("--threads", common.threads, "Threads of each rank; default: cores divided by ranks")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMostThreads));
+  app.add_option("--ranks", common.ranks, "Ranks of the expert-parallel group")
+      ->type_name("N")
+      ->check(CLI::Range(1, kMostRanks))
+      ->capture_default_str();
+  app.add_option("--transport", common.transport, "Ranks are threads (local) or processes (shm)")
+      ->check(CLI::IsMember({"local", "shm"}))
+      ->type_name("local|shm")
+      ->capture_default_str();
+  app.add_flag("--json", common.json, "Print the result as JSON");
+}
+
+int run_tool(int argc, char** argv) {
+  CLI::App app("The fused mixture-of-experts layer for CPUs", "megamoe");
+  app.set_version_flag("--version", version());
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  CommonOptions common;
+  add_common_options(app, common);
+  std::function<int()> action;
+  for (AddCommand add : kCommands) add(app, common, action);
+  // Common options may stand before or after the subcommand.
+  for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kSuccess : kBadInput;
+  }
+  if (!common.isa_name.empty()) {
+    auto isa = isa_from_name(common.isa_name);
+    if (!isa) return bad_input(isa.status());
+    common.isa = *isa;
+  }
+  return action();
+}
+
+}  // namespace
+
+int bad_input(const Status& status) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "megamoe: %s\n", status.message().c_str());
+  return kBadInput;
+}
+
+Result<Isa> chosen_isa(const CommonOptions& common) {
+  if (common.isa) return *common.isa;
+  return default_isa();
+}
+
+}  // namespace megamoe::cli
+
+int main(int argc, char** argv) {
+  try {
+    return megamoe::cli::run_tool(argc, argv);
+  } catch (const std::exception& error) {
+    return megamoe::cli::bad_input(megamoe::Status(megamoe::Code::kSystem, error.what()));
+  }
+}

@@ -1,0 +1,144 @@
+// megamoe plan: shapes in, chosen kernels and sizes out, without running or packing anything.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/layer_job.h"
+#include "cli/scenario_weights.h"
+#include "cli/table.h"
+#include "cli/workload.h"
+#include "pack/panel_source.h"
+
+namespace megamoe::cli {
+namespace {
+
+struct PlanOptions {
+  std::string shape;
+  std::string scenario = "all";
+  int64_t tokens = 1024;
+  int64_t max_recv = 0;
+};
+using Lines = std::vector<std::pair<std::string, std::string>>;
+
+/// Weights of the right shape and type whose elements are all one element: only their description matters.
+struct PlaceholderLinear {
+  uint64_t element = 0;
+  float scale = 0;
+
+  LinearWeights view(DType dtype, int64_t experts, int64_t k, int64_t n, bool channel_scales) const {
+    LinearWeights weights;
+    TensorView w(&element, dtype, {experts, k, n});
+    std::fill_n(w.strides, kMaxDims, 0);
+    weights.weight = {w};
+    if (channel_scales) {
+      TensorView s(&scale, DType::kFloat32, {experts, n});
+      std::fill_n(s.strides, kMaxDims, 0);
+      weights.scale = {s};
+    }
+    return weights;
+  }
+};
+
+/// Bytes of the packed panels of a rank, column sums and scales included.
+int64_t packed_bytes(const LinearWeights& weights, bool gated, const char* name) {
+  auto g = pack::check_linear(weights, gated, name);
+  if (!g) return 0;
+  const int64_t row = kernel::kPanelColumns * 4;
+  return g->experts * g->panels() *
+         (kernel::panel_bytes(g->family, g->k) + (g->family == kernel::Family::kS8 ? row : 0) +
+          (weights.scale.empty() ? 0 : row));
+}
+
+Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, const Shape& shape,
+                   const moe::Scenario& scenario) {
+  BufferConfig config;
+  config.num_experts = shape.experts;
+  config.num_topk = shape.topk;
+  config.hidden = shape.hidden;
+  config.intermediate_hidden = shape.intermediate;
+  config.num_max_tokens_per_rank = options.tokens;
+  config.max_recv_token_num = options.max_recv;
+  config.dispatch_quant_mode = scenario.dispatch_quant_mode;
+  config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  BufferOptions buffer_options;
+  buffer_options.threads = common.threads;
+  buffer_options.isa = common.isa;
+
+  const PlaceholderLinear placeholder;
+  Lines lines;
+  auto body = [&](const Group& group) -> Status {
+    auto buffer = SymmBuffer::create(group, config, buffer_options);
+    if (!buffer) return buffer.status();
+    const int64_t local = (*buffer)->experts_per_rank();
+    Layer layer;
+    layer.weight1 = placeholder.view(scenario.weight, local, shape.hidden, 2 * shape.intermediate,
+                                     scenario.channel_scales);
+    layer.weight2 =
+        placeholder.view(scenario.weight, local, shape.intermediate, shape.hidden, scenario.channel_scales);
+    auto op = MegaMoe::create(*buffer, layer);
+    if (!op) return op.status();
+    if (group.rank() != 0) return Status::ok();
+    lines = (*op)->description();
+    std::erase_if(lines, [](const auto& line) { return line.first == "weights"; });
+    lines.emplace_back("packed weight bytes of a rank",
+                       std::to_string(packed_bytes(layer.weight1, true, "weight1") +
+                                      packed_bytes(layer.weight2, false, "weight2")));
+    return Status::ok();
+  };
+  // Threads suffice: nothing is exchanged but the settings.
+  MEGAMOE_RETURN_IF_ERROR(run_on_ranks("local", common.ranks, body));
+  return lines;
+}
+
+int run_plan(const CommonOptions& common, const PlanOptions& options) {
+  auto shape = parse_shape(options.shape);
+  if (!shape) return bad_input(shape.status());
+  auto scenarios = scenarios_named(options.scenario);
+  if (!scenarios) return bad_input(scenarios.status());
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  std::vector<Lines> plans;
+  for (const moe::Scenario* scenario : *scenarios) {
+    auto lines = plan(common, options, *shape, *scenario);
+    if (!lines) return bad_input(lines.status());
+    nlohmann::ordered_json object;
+    for (const auto& [key, value] : *lines) object[key] = value;
+    all.push_back(std::move(object));
+    plans.push_back(std::move(*lines));
+  }
+  if (common.json) {
+    std::printf("%s\n", all.dump(2).c_str());
+    return kSuccess;
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (i > 0) std::printf("\n");
+    for (const auto& [key, value] : plans[i]) std::printf("%s: %s\n", key.c_str(), value.c_str());
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
+  CLI::App* command = app.add_subcommand("plan", "Show kernels, buffer sizes and bytes for a shape");
+  auto options = std::make_shared<PlanOptions>();
+  command
+      ->add_option("--shape", options->shape,
+                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
+      ->required()
+      ->type_name("HxIxExK");
+  command->add_option("--tokens", options->tokens, "Most tokens of one rank in one call")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--max-recv", options->max_recv, "Rows one rank can receive; 0 = all that can come")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->type_name("N");
+  command->add_option("--scenario", options->scenario, "Scenario name or all")
+      ->type_name("S")
+      ->capture_default_str();
+  command->callback(
+      [&common, &action, options] { action = [&common, options] { return run_plan(common, *options); }; });
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,219 @@
+// Layers and tokens to run: made up from a shape, or read from a checkpoint.
+#include "cli/workload.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "format/bf16.h"
+
+namespace megamoe::cli {
+namespace {
+
+constexpr int64_t kLargestSize = int64_t{1} << 24;
+
+/// Numbers between separators; empty when anything else stands there.
+std::vector<int64_t> numbers(const std::string& text, char separator) {
+  std::vector<int64_t> result;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 1 || value > kLargestSize) return {};
+    result.push_back(value);
+    if (next == end) return result;
+    if (*next != separator) return {};
+    at = next + 1;
+  }
+}
+
+/// Random bfloat16 values of about the given size, quickly: sums of bytes are near enough to normal.
+class Values {
+ public:
+  explicit Values(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
+  uint16_t next(float size) {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    int sum = 0;
+    for (int i = 0; i < 6; ++i) sum += static_cast<int>(state_ >> (8 * i) & 0xff);
+    return format::bf16_from_float(static_cast<float>(sum - 765) * (size / 181.0f));
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace
+
+Result<Shape> parse_shape(const std::string& text) {
+  const std::vector<int64_t> sizes = numbers(text, 'x');
+  if (sizes.size() != 4) {
+    return Status(Code::kInvalidArgument,
+                  "--shape = " + text + ": expected HIDDENxINTERMEDIATExEXPERTSxTOPK such as 2048x768x128x8");
+  }
+  const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3]};
+  if (shape.topk > shape.experts) {
+    return Status(Code::kInvalidArgument, "--shape = " + text + ": expected a top-k of at most the experts");
+  }
+  return shape;
+}
+
+Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* name) {
+  std::vector<int64_t> counts = numbers(text, ',');
+  if (counts.empty()) {
+    return Status(Code::kInvalidArgument,
+                  std::string(name) + " = " + text + ": expected numbers from 1 such as 1,4,16");
+  }
+  return counts;
+}
+
+Tokens::Tokens(const Shape& shape, int64_t tokens)
+    : shape_(shape),
+      tokens_(tokens),
+      x_(static_cast<size_t>(tokens * shape.hidden)),
+      ids_(static_cast<size_t>(tokens * shape.topk)),
+      weights_(ids_.size()) {}
+
+void Tokens::random_states(uint64_t seed) {
+  Values values(seed);
+  for (uint16_t& x : x_) x = values.next(1.0f);
+}
+
+Result<Tokens> Tokens::random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed) {
+  std::vector<double> chances(static_cast<size_t>(shape.experts), 1.0);
+  if (routing == "zipf") {
+    for (size_t e = 0; e < chances.size(); ++e) chances[e] = 1.0 / static_cast<double>(e + 1);
+  } else if (routing == "one") {
+    std::fill(chances.begin() + shape.topk, chances.end(), 0.0);
+  } else if (routing != "uniform") {
+    return Status(Code::kInvalidArgument, "--routing = " + routing + ": expected uniform, zipf or one");
+  }
+  Tokens result(shape, tokens);
+  result.random_states(seed);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(1e-12, 1.0);
+  std::vector<std::pair<double, int32_t>> keys(chances.size());
+  for (int64_t t = 0; t < tokens; ++t) {
+    // The k smallest exponential keys are a draw without replacement by these chances.
+    for (size_t e = 0; e < chances.size(); ++e) {
+      const double key = chances[e] > 0 ? -std::log(uniform(random)) / chances[e] : INFINITY;
+      keys[e] = {key, static_cast<int32_t>(e)};
+    }
+    std::partial_sort(keys.begin(), keys.begin() + shape.topk, keys.end());
+    double sum = 0;
+    std::vector<double> weights(static_cast<size_t>(shape.topk));
+    for (double& w : weights) sum += w = uniform(random) + 0.1;
+    for (int64_t k = 0; k < shape.topk; ++k) {
+      const auto at = static_cast<size_t>(t * shape.topk + k);
+      result.ids_[at] = keys[static_cast<size_t>(k)].second;
+      result.weights_[at] = static_cast<float>(weights[static_cast<size_t>(k)] / sum);
+    }
+  }
+  return result;
+}
+
+Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const TensorView& router, uint64_t seed) {
+  if (router.dtype != DType::kBFloat16 && router.dtype != DType::kFloat32) {
+    return Status(Code::kInvalidType, std::string("router weight has type ") + dtype_name(router.dtype) +
+                                          ": expected bfloat16 or float32");
+  }
+  auto weight = [&](int64_t i) {
+    return router.dtype == DType::kFloat32
+               ? static_cast<const float*>(router.data)[i]
+               : format::bf16_to_float(static_cast<const uint16_t*>(router.data)[i]);
+  };
+  Tokens result(shape, tokens);
+  result.random_states(seed);
+  std::vector<std::pair<double, int32_t>> scores(static_cast<size_t>(shape.experts));
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t e = 0; e < shape.experts; ++e) {
+      double logit = 0;
+      for (int64_t h = 0; h < shape.hidden; ++h) {
+        logit += double{format::bf16_to_float(result.x_[static_cast<size_t>(t * shape.hidden + h)])} *
+                 weight(e * shape.hidden + h);
+      }
+      scores[static_cast<size_t>(e)] = {-logit, static_cast<int32_t>(e)};
+    }
+    std::partial_sort(scores.begin(), scores.begin() + shape.topk, scores.end());
+    double sum = 0;
+    for (int64_t k = 0; k < shape.topk; ++k)
+      sum += std::exp(scores[0].first - scores[static_cast<size_t>(k)].first);
+    for (int64_t k = 0; k < shape.topk; ++k) {
+      const auto& [score, expert] = scores[static_cast<size_t>(k)];
+      const auto at = static_cast<size_t>(t * shape.topk + k);
+      result.ids_[at] = expert;
+      result.weights_[at] = static_cast<float>(std::exp(scores[0].first - score) / sum);
+    }
+  }
+  return result;
+}
+
+Batch Tokens::batch() const {
+  return {TensorView(x_.data(), DType::kBFloat16, {tokens_, shape_.hidden}),
+          TensorView(ids_.data(), DType::kInt32, {tokens_, shape_.topk}),
+          TensorView(weights_.data(), DType::kFloat32, {tokens_, shape_.topk})};
+}
+
+int64_t Tokens::distinct_experts() const {
+  std::vector<bool> used(static_cast<size_t>(shape_.experts));
+  for (int32_t id : ids_) used[static_cast<size_t>(id)] = true;
+  return std::count(used.begin(), used.end(), true);
+}
+
+RandomLayer::RandomLayer(const Shape& shape, uint64_t seed)
+    : shape_(shape),
+      block1_(static_cast<size_t>(shape.hidden * 2 * shape.intermediate + shape.experts)),
+      block2_(static_cast<size_t>(shape.hidden * shape.intermediate + shape.experts)) {
+  Values values(seed);
+  const auto size1 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.hidden)));
+  const auto size2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.intermediate)));
+  for (uint16_t& w : block1_) w = values.next(size1);
+  for (uint16_t& w : block2_) w = values.next(size2);
+}
+
+LayerJob RandomLayer::job() const {
+  LayerJob job;
+  job.config.num_experts = shape_.experts;
+  job.config.num_topk = shape_.topk;
+  job.config.hidden = shape_.hidden;
+  job.config.intermediate_hidden = shape_.intermediate;
+  for (int64_t e = 0; e < shape_.experts; ++e) {
+    job.weight1.weight.push_back(
+        TensorView(block1_.data() + e, DType::kBFloat16, {shape_.hidden, 2 * shape_.intermediate}));
+    job.weight2.weight.push_back(
+        TensorView(block2_.data() + e, DType::kBFloat16, {shape_.intermediate, shape_.hidden}));
+  }
+  return job;
+}
+
+Shape shape_of(const checkpoint::MoeConfig& config) {
+  return {config.hidden, config.intermediate, config.num_experts, config.top_k};
+}
+
+Result<LayerJob> checkpoint_job(const checkpoint::MoeCheckpoint& model, int64_t layer) {
+  auto found = model.layer(layer);
+  if (!found) return found.status();
+  const checkpoint::MoeConfig& config = model.config();
+  LayerJob job;
+  job.config.num_experts = config.num_experts;
+  job.config.num_topk = config.top_k;
+  job.config.hidden = config.hidden;
+  job.config.intermediate_hidden = config.intermediate;
+  job.activation.name = config.activation;
+  job.weight1 = std::move(found->weight1);
+  job.weight2 = std::move(found->weight2);
+  for (const auto& [name, weights] :
+       {std::pair("weight1", &job.weight1), std::pair("weight2", &job.weight2)}) {
+    if (weights->weight[0].dtype == DType::kBFloat16) continue;
+    return Status(Code::kUnsupported, std::string(name) + " of layer " + std::to_string(layer) +
+                                          " has type " + dtype_name(weights->weight[0].dtype) +
+                                          ": expected a bfloat16 checkpoint");
+  }
+  return job;
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,63 @@
+// Layers and tokens to run: made up from a shape, or read from a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/moe_checkpoint.h"
+#include "cli/layer_job.h"
+
+namespace megamoe::cli {
+
+/// Sizes of a layer as written on the command line: hidden x intermediate x experts x top-k.
+struct Shape {
+  int64_t hidden = 0, intermediate = 0, experts = 0, topk = 0;
+};
+Result<Shape> parse_shape(const std::string& text);
+/// "1,4,16" as numbers from 1.
+Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* name);
+
+/// Tokens with their routing, and the memory behind them.
+class Tokens {
+ public:
+  /// Random hidden states and routing. "uniform": distinct experts, all alike. "zipf": distinct experts,
+  /// expert e with weight 1 / (e + 1). "one": every slot to expert 0 in turn with its neighbours, so that the
+  /// first top-k experts get all.
+  static Result<Tokens> random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed);
+  /// Random hidden states, routed by a router weight (experts, hidden): softmax, top-k, renormalised.
+  static Result<Tokens> routed(const Shape& shape, int64_t tokens, const TensorView& router, uint64_t seed);
+
+  Batch batch() const;
+  /// Experts that at least one slot goes to.
+  int64_t distinct_experts() const;
+
+ private:
+  Tokens(const Shape& shape, int64_t tokens);
+  void random_states(uint64_t seed);
+
+  Shape shape_;
+  int64_t tokens_;
+  std::vector<uint16_t> x_;
+  std::vector<int32_t> ids_;
+  std::vector<float> weights_;
+};
+
+/// A layer of random bfloat16 weights. Experts view windows of one random block, so that the memory stays
+/// small however many experts there are; packing gives every expert its own memory.
+class RandomLayer {
+ public:
+  RandomLayer(const Shape& shape, uint64_t seed);
+  LayerJob job() const;
+
+ private:
+  Shape shape_;
+  std::vector<uint16_t> block1_, block2_;
+};
+
+Shape shape_of(const checkpoint::MoeConfig& config);
+/// A checkpoint's layer without batches.
+Result<LayerJob> checkpoint_job(const checkpoint::MoeCheckpoint& model, int64_t layer);
+
+}  // namespace megamoe::cli

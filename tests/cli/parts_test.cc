@@ -1,0 +1,157 @@
+// Parts of the tool that need no process: hidden share, stage comparison, made-up tokens, ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+#include <set>
+
+#include "cli/layer_job.h"
+#include "cli/ranks.h"
+#include "cli/stage_compare.h"
+#include "cli/trace_share.h"
+#include "cli/workload.h"
+
+namespace megamoe::cli {
+namespace {
+
+using Stage = TraceSpan::Stage;
+
+TEST(HiddenShare, CountsComputeOfAnyRankOnce) {
+  const std::vector<TraceSpan> first = {{Stage::kDispatch, 0, 0, 100}, {Stage::kLinear1, 1, 20, 40}};
+  const std::vector<TraceSpan> second = {
+      {Stage::kLinear2, 0, 30, 60}, {Stage::kCombine, 0, 60, 80}, {Stage::kWait, 1, 0, 100}};
+  // 40 of the dispatch, nothing of the combine.
+  EXPECT_DOUBLE_EQ(hidden_share({first, second}), 40.0 / 120.0);
+  EXPECT_TRUE(std::isnan(hidden_share({{}, {}})));
+}
+
+reference::Stages some_stages() {
+  reference::Stages s;
+  s.home = {0, 0, 0, 0, 0, 1};
+  s.token_codes = {1, 2};
+  s.token_scales = {1, 1};
+  s.linear1 = {5, 6};
+  s.activated = {100, 200};
+  s.requantised = {3, 4};
+  s.requantised_scales = {1, 1};
+  s.linear2 = {7, 8};
+  return s;
+}
+
+TEST(StageCompare, NamesTheFirstStageThatDiffers) {
+  const reference::Stages want = some_stages();
+  const uint16_t y[2] = {0x3f80, 0x4000};
+  const int32_t nums[2] = {1, 2};
+  auto compare = [&](const reference::Stages& got) {
+    StageDifferences d{};
+    compare_stages(got, want, 1e-3, d);
+    compare_outputs(y, y, 2, nums, nums, 2, 1e-3, d);
+    return d;
+  };
+  EXPECT_EQ(first_differing_stage(compare(want)), -1);
+
+  reference::Stages got = want;
+  got.linear1.clear();  // not kept: not compared
+  got.activated[0] = 100.001f;
+  StageDifferences d = compare(got);
+  EXPECT_EQ(first_differing_stage(d), -1);
+  EXPECT_EQ(d[3].compared, 0);
+  EXPECT_EQ(d[4].differing, 1);
+
+  got.linear2[1] = 9;
+  got.activated[1] = 210;
+  d = compare(got);
+  ASSERT_EQ(first_differing_stage(d), 4);
+  EXPECT_STREQ(kStageNames[4], "activation");
+  EXPECT_EQ(d[4].first, 0);
+
+  got.token_codes[1] = std::nextafter(2.0f, 3.0f);  // data that is only moved must be equal
+  EXPECT_EQ(first_differing_stage(compare(got)), 1);
+  got.home.pop_back();
+  EXPECT_EQ(first_differing_stage(compare(got)), 0);
+
+  got = want;
+  got.linear2[0] = NAN;
+  EXPECT_EQ(first_differing_stage(compare(got)), 7);
+}
+
+TEST(Workload, RandomRouting) {
+  const Shape shape{8, 4, 6, 3};
+  for (const char* routing : {"uniform", "zipf", "one"}) {
+    auto tokens = Tokens::random(shape, 50, routing, 1);
+    ASSERT_TRUE(tokens) << tokens.status().message();
+    const Batch batch = tokens->batch();
+    const auto* ids = static_cast<const int32_t*>(batch.topk_ids.data);
+    const auto* weights = static_cast<const float*>(batch.topk_weights.data);
+    for (int t = 0; t < 50; ++t) {
+      EXPECT_EQ(std::set<int32_t>(ids + 3 * t, ids + 3 * t + 3).size(), 3u);
+      EXPECT_NEAR(weights[3 * t] + weights[3 * t + 1] + weights[3 * t + 2], 1, 1e-5);
+    }
+    EXPECT_EQ(tokens->distinct_experts(), std::string(routing) == "one" ? 3 : 6);
+  }
+  EXPECT_EQ(Tokens::random(shape, 1, "all", 1).status().message(),
+            "--routing = all: expected uniform, zipf or one");
+}
+
+TEST(Workload, Router) {
+  const Shape shape{2, 1, 3, 2};
+  const float router[6] = {0, 0, 1, 0, -1, 0};  // by the sign of x[0]
+  auto tokens = Tokens::routed(shape, 20, TensorView(router, DType::kFloat32, {3, 2}), 5);
+  ASSERT_TRUE(tokens);
+  const Batch batch = tokens->batch();
+  const auto* x = static_cast<const uint16_t*>(batch.x.data);
+  const auto* ids = static_cast<const int32_t*>(batch.topk_ids.data);
+  for (int t = 0; t < 20; ++t) {
+    if ((x[2 * t] & 0x7fff) == 0) continue;
+    EXPECT_EQ(ids[2 * t], (x[2 * t] & 0x8000) != 0 ? 2 : 1);
+    EXPECT_EQ(ids[2 * t + 1], 0);
+  }
+}
+
+TEST(Workload, Shapes) {
+  auto shape = parse_shape("2048x768x128x8");
+  ASSERT_TRUE(shape);
+  EXPECT_EQ(shape->intermediate, 768);
+  for (const char* bad : {"", "1x2x3", "1x2x3x", "1x2x3x4x5", "0x1x2x2", "1x2x3x4", "axbxcxd", "1x2x3x-1"}) {
+    EXPECT_FALSE(parse_shape(bad)) << bad;
+  }
+  EXPECT_EQ(parse_counts("1,4,16", "--tokens").value(), (std::vector<int64_t>{1, 4, 16}));
+  EXPECT_FALSE(parse_counts("1,,2", "--tokens"));
+  EXPECT_FALSE(parse_counts("99999999999999999999", "--tokens"));
+}
+
+TEST(Ranks, ReportTheCause) {
+  for (const char* transport : {"local", "shm"}) {
+    const Status status = run_on_ranks(transport, 3, [](const Group& group) {
+      if (group.rank() == 1) return Status(Code::kInvalidArgument, "the cause");
+      return Status(Code::kPeerFailed, "a peer failed");
+    });
+    EXPECT_EQ(status.message(), "the cause") << transport;
+    EXPECT_TRUE(run_on_ranks(transport, 2, [](const Group&) { return Status::ok(); })) << transport;
+    EXPECT_NE(run_on_ranks(transport, 1, [](const Group&) -> Status { throw std::runtime_error("thrown"); })
+                  .message()
+                  .find("thrown"),
+              std::string::npos);
+  }
+}
+
+TEST(Ranks, DeadProcess) {
+  const Status status = run_on_ranks("shm", 2, [](const Group& group) {
+    if (group.rank() == 1) raise(SIGKILL);
+    return Status::ok();
+  });
+  EXPECT_EQ(status.message(), "rank 1 ended by signal 9: expected a result");
+}
+
+TEST(Ranks, SharedArrayIsSeenByForkedRanks) {
+  auto array = SharedArray<int>::make(4);
+  ASSERT_TRUE(array);
+  ASSERT_TRUE(run_on_ranks("shm", 4, [&](const Group& group) {
+    (*array)[group.rank()] = group.rank() + 1;
+    return Status::ok();
+  }));
+  for (int r = 0; r < 4; ++r) EXPECT_EQ((*array)[r], r + 1);
+}
+
+}  // namespace
+}  // namespace megamoe::cli

@@ -1,0 +1,250 @@
+// The built tool, run as its users run it.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "checkpoint/safetensors.h"
+#include "checkpoint/scratch.h"
+#include "format/bf16.h"
+#include "megamoe/isa.h"
+
+namespace megamoe {
+namespace {
+
+using nlohmann::json;
+
+struct Outcome {
+  int code = -1;
+  std::string out, error;
+};
+
+/// Runs the tool with a command line for the shell.
+Outcome run(const std::string& arguments) {
+  test::Scratch scratch;
+  const std::string command = std::string(MEGAMOE_TOOL) + " " + arguments + " 2>" + scratch.file("stderr");
+  Outcome outcome;
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) outcome.out.append(buffer, n);
+  const int state = pclose(pipe);
+  outcome.code = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
+  std::stringstream text;
+  text << std::ifstream(scratch.file("stderr")).rdbuf();
+  outcome.error = text.str();
+  return outcome;
+}
+
+json run_json(const std::string& arguments, int code = 0) {
+  const Outcome outcome = run(arguments + " --json");
+  EXPECT_EQ(outcome.code, code) << outcome.out << outcome.error;
+  json value = json::parse(outcome.out, nullptr, false);
+  EXPECT_FALSE(value.is_discarded()) << outcome.out;
+  return value;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Tool, Info) {
+  const json info = run_json("info");
+  EXPECT_EQ(info["isa"]["levels"].size(), static_cast<size_t>(kIsaCount));
+  EXPECT_GE(info["topology"]["cores"].get<int>(), 1);
+  EXPECT_GE(info["threads_per_rank"].get<int>(), 1);
+  EXPECT_EQ(run_json("info --isa generic")["isa"]["chosen"], "generic");
+  EXPECT_EQ(run_json("--isa generic info --threads 3")["threads_per_rank"], 3);
+  const Outcome text = run("info");
+  EXPECT_EQ(text.code, 0);
+  EXPECT_TRUE(contains(text.out, "In use: "));
+}
+
+TEST(Tool, WrongArguments) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"info --isa turbo", "megamoe: isa = turbo: expected one of generic"},
+      {"", "subcommand is required"},
+      {"fly", ""},
+      {"info --threads 0", "--threads"},
+      {"info --ranks many", "--ranks"},
+      {"info --transport pigeon", "--transport"},
+      {"plan --shape 12", "megamoe: --shape = 12: expected HIDDENxINTERMEDIATExEXPERTSxTOPK"},
+      {"plan", "--shape"},
+      {"check --scenario A1W1", "megamoe: scenario = A1W1: expected one of A16W16"},
+      {"check --routing random", "megamoe: --routing = random: expected uniform, zipf or one"},
+      {"check --ranks 3", "megamoe: num_experts = 16"},
+      {"bench --shape 8x8x4x2 --tokens 1,x", "megamoe: --tokens = 1,x: expected numbers"},
+      {"run /nowhere", "megamoe: /nowhere does not exist"},
+      {"vectors /nowhere", "megamoe: /nowhere is not a directory"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_TRUE(contains(outcome.error, message)) << arguments << ": " << outcome.error;
+  }
+}
+
+TEST(Tool, Plan) {
+  const json plans = run_json("plan --shape 64x32x8x2 --ranks 2 --tokens 16");
+  ASSERT_EQ(plans.size(), 2u);
+  for (const json& plan : plans) {
+    EXPECT_TRUE(plan.contains("scenario"));
+    EXPECT_TRUE(plan.contains("symmetric memory bytes"));
+    EXPECT_EQ(plan["rank"], "0 of 2");
+  }
+  // 4 experts: 2 panels of 64 x 64 bf16 gate and up columns, 2 panels of 32 x 64.
+  EXPECT_EQ(plans[0]["packed weight bytes of a rank"], std::to_string(4 * (64 * 64 * 2 + 32 * 64 * 2)));
+}
+
+TEST(Tool, CheckOnEveryLevelAndTransport) {
+  for (const IsaInfo& level : isa_levels()) {
+    if (!level.runnable) continue;
+    for (const char* ranks : {"--ranks 1", "--ranks 2 --transport local", "--ranks 4 --transport shm"}) {
+      const json outcome =
+          run_json("check --shape 61x33x8x3 --tokens 19 --isa " + std::string(level.name) + " " + ranks);
+      for (const json& scenario : outcome) {
+        EXPECT_TRUE(scenario["first_differing_stage"].is_null())
+            << level.name << " " << ranks << scenario.dump(1);
+      }
+    }
+  }
+}
+
+TEST(Tool, BenchPrintsCeilings) {
+  const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
+  ASSERT_EQ(bench["rows"].size(), 4u);
+  for (const json& row : bench["rows"]) {
+    EXPECT_GT(row["flops"].get<double>(), 0);
+    EXPECT_GT(row["flops_ceiling"].get<double>(), 0);
+    EXPECT_GT(row["read_ceiling"].get<double>(), 0);
+  }
+}
+
+TEST(Tool, VectorsOnEveryLevel) {
+  const std::string vectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
+  for (const IsaInfo& level : isa_levels()) {
+    if (!level.runnable) continue;
+    for (const char* only : {"mm_bf16", "mm_int8", "int8_per_token"}) {
+      const json outcome = run_json("vectors " + vectors + " --only " + only + " --isa " + level.name);
+      EXPECT_EQ(outcome["passed"], outcome["cases"]) << level.name << outcome.dump(1);
+      EXPECT_GE(outcome["cases"].get<int>(), 1);
+    }
+  }
+}
+
+TEST(Tool, VectorsWritesOutputsAndErrors) {
+  test::Scratch scratch;
+  const std::string vectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
+  EXPECT_EQ(run("vectors " + vectors + " --only int8_per_token --out " + scratch.file("out")).code, 0);
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch.file("out/int8_per_token"))) {
+    EXPECT_EQ(std::filesystem::file_size(entry.path()),
+              std::filesystem::file_size(vectors + "/int8_per_token/" + entry.path().filename().string()));
+    ++files;
+  }
+  EXPECT_EQ(files, 2);
+
+  std::filesystem::create_directories(scratch.file("cases/strange"));
+  std::filesystem::create_directories(scratch.file("cases/broken"));
+  scratch.write("cases/strange/case.json", R"({"op": "fly", "attrs": {}, "inputs": {}, "expect": {}})");
+  scratch.write("cases/broken/case.json", "{");
+  const Outcome outcome = run("vectors " + scratch.file("cases") + " --out " + scratch.file("out"));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.out, "op fly is not supported")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "error  broken: ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "0 of 2 cases pass")) << outcome.out;
+  std::stringstream text;
+  text << std::ifstream(scratch.file("out/strange/error.txt")).rdbuf();
+  EXPECT_EQ(text.str(), "op fly is not supported\n");
+}
+
+/// A small checkpoint with recorded tokens: hidden 32, expert width 16, 4 experts, top-2, layers 0 and 1.
+class Checkpoint {
+ public:
+  Checkpoint() {
+    scratch.write("config.json",
+                  R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 32,
+                      "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2})");
+    std::vector<std::pair<std::string, TensorView>> tensors, recorded;
+    for (int layer = 0; layer < 2; ++layer) {
+      const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+      tensors.emplace_back(mlp + "gate.weight", values({4, 32}));
+      for (int e = 0; e < 4; ++e) {
+        const std::string expert = mlp + "experts." + std::to_string(e) + ".";
+        tensors.emplace_back(expert + "gate_proj.weight", values({16, 32}));
+        tensors.emplace_back(expert + "up_proj.weight", values({16, 32}));
+        tensors.emplace_back(expert + "down_proj.weight", values({32, 16}));
+      }
+      const std::string prefix = "layers." + std::to_string(layer) + ".";
+      recorded.emplace_back(prefix + "hidden_states", values({5, 32}));
+      recorded.emplace_back(prefix + "topk_ids", TensorView(ids, DType::kInt32, {5, 2}));
+      recorded.emplace_back(prefix + "topk_weights", TensorView(weights, DType::kFloat32, {5, 2}));
+    }
+    EXPECT_TRUE(checkpoint::write_safetensors(scratch.file("model.safetensors"), tensors));
+    EXPECT_TRUE(checkpoint::write_safetensors(scratch.file("captured.safetensors"), recorded));
+  }
+  test::Scratch scratch;
+  int32_t ids[10] = {0, 1, 1, 2, 2, 3, 3, 0, 0, 2};
+  float weights[10] = {0.5f, 0.5f, 0.25f, 0.75f, 1, 0, 0.5f, 0.5f, 0.5f, 0.5f};
+
+ private:
+  TensorView values(std::initializer_list<int64_t> shape) {
+    TensorView t(nullptr, DType::kBFloat16, shape);
+    std::normal_distribution<float> normal(0.0f, 0.3f);
+    memory.emplace_back();
+    for (int64_t i = 0; i < t.elements(); ++i)
+      memory.back().push_back(format::bf16_from_float(normal(random)));
+    t.data = memory.back().data();
+    return t;
+  }
+  std::mt19937 random{1};
+  std::vector<std::vector<uint16_t>> memory;
+};
+
+TEST(Tool, RunsACheckpoint) {
+  const Checkpoint model;
+  const std::string input = " --input " + model.scratch.file("captured.safetensors");
+  for (const std::string& more :
+       {input + " --ranks 4 --transport shm", input + " --ranks 2", std::string()}) {
+    const json result = run_json("run " + model.scratch.path() + more);
+    ASSERT_EQ(result["rows"].size(), 4u);
+    for (const json& row : result["rows"]) {
+      EXPECT_EQ(row["ok"], true);
+      EXPECT_EQ(row["tokens"], more.empty() ? 256 : 5);
+      EXPECT_GT(row["tokens_per_second"].get<double>(), 0);
+    }
+  }
+  EXPECT_EQ(
+      run_json("run " + model.scratch.path() + " --layer 1 --scenario A16W16 --tokens 3" + input)["rows"]
+          .size(),
+      1u);
+  const Outcome text = run("run " + model.scratch.path() + input);
+  EXPECT_EQ(text.code, 0);
+  EXPECT_TRUE(contains(text.out, "A8W8-INT")) << text.out;
+}
+
+TEST(Tool, RunNamesWhatIsWrong) {
+  const Checkpoint model;
+  const std::string path = model.scratch.path();
+  EXPECT_TRUE(contains(run("run " + path + " --layer 7").error, "megamoe: layer = 7: expected one of 0, 1"));
+  Outcome outcome = run("run " + path + " --input " + model.scratch.file("model.safetensors"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.error, "tensor 'layers.0.hidden_states' is missing")) << outcome.error;
+
+  std::filesystem::resize_file(model.scratch.file("model.safetensors"),
+                               std::filesystem::file_size(model.scratch.file("model.safetensors")) - 1);
+  outcome = run("run " + path);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.error, "it may be truncated")) << outcome.error;
+  model.scratch.write("model.safetensors", "no safetensors file at all");
+  outcome = run("run " + path);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.error, "header length = ")) << outcome.error;
+}
+
+}  // namespace
+}  // namespace megamoe
