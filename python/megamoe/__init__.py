@@ -1,7 +1,7 @@
 """megamoe: the mixture-of-experts layer as one fused operator for CPUs.
 
-`megamoe.ops` has the operators, with the names and arguments of the MegaMoE operator document. NumPy alone is enough;
-torch tensors and torch.distributed groups are taken wherever the program uses torch.
+`megamoe.ops` has the operators, with the names and arguments of the MegaMoE operator document. NumPy alone is
+enough; torch tensors and torch.distributed groups are taken wherever the program uses torch.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ def info() -> dict[str, Any]:
     """What this build can use on this machine.
 
     Returns:
-        version; isa, the instruction-set level in use, and isa_reason, why; levels, all levels in ascending order as dicts
-        with name, requirement, runnable and reason (why it cannot run here, or ""); cpus, the CPUs this process may use.
+        version; isa, the instruction-set level in use, and isa_reason, why; levels, all levels in ascending
+        order as dicts with name, requirement, runnable and reason (why it cannot run here, or ""); cpus, the
+        CPUs this process may use.
 
     Raises:
-        ValueError: the environment variable MEGAMOE_ISA names an unknown level, or one this machine cannot run.
+        ValueError: the environment variable MEGAMOE_ISA names an unknown level, or one this machine cannot
+            run.
     """
     fields = ("name", "requirement", "runnable", "reason")
     return {

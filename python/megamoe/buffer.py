@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from . import _core, settings
 from .errors import Code, invalid_value
@@ -13,6 +13,7 @@ from .group import resolve
 
 __all__ = ["SymmBuffer", "TraceSpan"]
 
+_Result = TypeVar("_Result")
 # Layers that may share one buffer before the plan unused for longest is made again.
 _MAX_PLANS = 128
 
@@ -27,13 +28,16 @@ class TraceSpan(NamedTuple):
 
 
 class SymmBuffer:
-    """Made by `get_symm_buffer_for_mega_moe`, whose documentation lists the arguments; creation is collective.
+    """Made by `get_symm_buffer_for_mega_moe`, whose documentation lists the arguments; creation is
+    collective.
 
-    One call at a time; several layers may share one buffer. A buffer is a context manager: leaving it destroys it.
+    One call at a time; several layers may share one buffer. A buffer is a context manager: leaving it
+    destroys it.
 
     Attributes:
-        group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden, max_recv_token_num,
-        dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg, topk_weights_type, topo_type,
+        group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
+        max_recv_token_num, dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg,
+        topk_weights_type, topo_type,
         rank_num_per_server, combine_comm_mode, profile, deadline, trace: as given.
         threads: threads of this rank.
         isa: name of the instruction-set level in use.
@@ -109,7 +113,9 @@ class SymmBuffer:
         level = None if isa is None else settings.text("isa", isa)
         limit = settings.deadline_ms(deadline)
         membership = resolve(group)
-        self.context = _core.SymmBuffer.create(membership.handle, config, thread_count, level, limit, self.trace)
+        self.context = _core.SymmBuffer.create(
+            membership.handle, config, thread_count, level, limit, self.trace
+        )
         self.group = group
         self.group_name = membership.name
         self.rank_id: int = self.context.rank
@@ -124,7 +130,7 @@ class SymmBuffer:
         self._in_use = threading.Lock()
 
     def destroy(self) -> None:
-        """Leaves the group and frees the plans. May be repeated; never waits for other ranks. Later calls raise."""
+        """Leaves the group and frees the plans. May be repeated; waits for nobody. Later calls raise."""
         self._enter()
         try:
             self._plans.clear()
@@ -140,9 +146,11 @@ class SymmBuffer:
         self.destroy()
 
     def __repr__(self) -> str:
-        return (f"<megamoe.SymmBuffer rank {self.rank_id} of {self.ep_world_size}: {self.num_experts} experts, "
-                f"top-{self.num_topk}, hidden {self.hidden}, intermediate {self.intermediate_hidden}, "
-                f"up to {self.num_max_tokens_per_rank} tokens, {self.threads} threads, {self.isa}>")
+        return (
+            f"<megamoe.SymmBuffer rank {self.rank_id} of {self.ep_world_size}: {self.num_experts} experts, "
+            f"top-{self.num_topk}, hidden {self.hidden}, intermediate {self.intermediate_hidden}, "
+            f"up to {self.num_max_tokens_per_rank} tokens, {self.threads} threads, {self.isa}>"
+        )
 
     def describe(self) -> str:
         """The plan of the last call, one "key: value" per line; empty before the first call."""
@@ -152,11 +160,11 @@ class SymmBuffer:
         """What each thread did in the last call; empty unless the buffer was made with trace=True."""
         return [TraceSpan(*span) for span in self.context.trace()]
 
-    def run_exclusively(self, prepare: Callable[[], Callable[[], Any]]) -> Any:
+    def run_exclusively(self, prepare: Callable[[], Callable[[], _Result]]) -> _Result:
         """Runs one collective call: `prepare` checks arguments and returns what runs it.
 
-        If `prepare` raises, the rank still takes part in the call, so that every rank raises the same error instead of
-        waiting for this one.
+        If `prepare` raises, the rank still takes part in the call, so that every rank raises the same error
+        instead of waiting for this one.
         """
         self._enter()
         try:
@@ -169,7 +177,7 @@ class SymmBuffer:
             self._in_use.release()
 
     def plan(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The plan kept under `key`, made when there is none. A plan keeps its weights alive, so a key stays unique."""
+        """The plan kept under `key`, made if missing. A plan keeps its weights alive, so keys stay unique."""
         found = self._plans.get(key)
         if found is None:
             found = self._plans[key] = make()

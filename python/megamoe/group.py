@@ -31,7 +31,7 @@ def _host_id() -> str:
 
 
 def _from_torch(group: Any, dist: Any) -> Membership:
-    """Agrees on a key that no other buffer has, by a collective of the torch group, and meets through shared memory."""
+    """Agrees on a key that no other buffer has, by a collective of the torch group."""
     size = dist.get_world_size(group)
     name = str(getattr(group, "group_name", "torch"))
     if size == 1:
@@ -55,4 +55,6 @@ def resolve(group: Any) -> Membership:
         dist = torch.distributed
         if isinstance(group, dist.ProcessGroup):
             return _from_torch(group, dist)
-    invalid_type(f"group = {type(group).__name__}: expected None, a megamoe.Group or a torch.distributed.ProcessGroup")
+    invalid_type(
+        f"group = {type(group).__name__}: expected None, a megamoe.Group or a torch.distributed.ProcessGroup"
+    )

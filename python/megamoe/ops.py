@@ -43,14 +43,15 @@ def get_symm_buffer_for_mega_moe(
 ) -> SymmBuffer:
     """Makes the memory through which the ranks of a group exchange rows. Collective over the group.
 
-    All ranks must give the same settings, from `num_experts` to `profile`; a difference is the same ValueError on every
-    rank. The arguments up to `topk_weights_type` are those of the MegaMoE operator document, the others are additions.
+    All ranks must give the same settings, from `num_experts` to `profile`; a difference is the same
+    ValueError on every rank. The arguments up to `topk_weights_type` are those of the MegaMoE operator
+    document, the others are additions.
 
     Args:
         group: None for one rank; a `torch.distributed` process group, whose ranks must be on one host; or a
             `megamoe.Group`.
-        num_experts: E, experts of all ranks together. Each rank owns the next ceil(E / ranks) of them, the last ranks
-            what is left; E_local is this rank's number.
+        num_experts: E, experts of all ranks together. Each rank owns the next ceil(E / ranks) of them, the
+            last ranks what is left; E_local is this rank's number.
         num_max_tokens_per_rank: most tokens one rank passes in one call.
         num_topk: K, slots per token.
         hidden: H.
@@ -58,24 +59,24 @@ def get_symm_buffer_for_mega_moe(
         max_recv_token_num: rows one rank can receive in one call; 0 = enough for any routing,
             num_max_tokens_per_rank * ranks * K.
         dispatch_quant_mode: 0 = rows travel as bfloat16, 2 = as int8 with one scale per token.
-        dispatch_quant_out_dtype: type of the codes: None, torch or NumPy type, name, or operator number (1 int8,
-            23 float8_e5m2, 24 float8_e4m3fn, 296 float4_e2m1, 28 undefined).
+        dispatch_quant_out_dtype: type of the codes: None, torch or NumPy type, name, or operator number (1
+            int8, 23 float8_e5m2, 24 float8_e4m3fn, 296 float4_e2m1, 28 undefined).
         combine_quant_mode: 0.
         comm_alg: "".
         topk_weights_type: 0 = router weights are applied when rows are combined.
         topo_type: 0 = all ranks in one memory domain.
         rank_num_per_server: ranks per domain of the layered topologies.
         combine_comm_mode: 0 = every expert row travels back.
-        profile: whose limits hold: "cpu", "ascend_a2_a3", "ascend_950" or "mega_moe_v1".
+        profile: whose limits hold; "cpu" = only those that the arithmetic and the memory need.
         threads: threads of this rank; 0 = the physical cores divided by the ranks on this host.
-        isa: instruction-set level by name, see `megamoe.info()`; None = the environment variable MEGAMOE_ISA, else the
-            best for this CPU.
+        isa: instruction-set level by name, see `megamoe.info()`; None = the environment variable MEGAMOE_ISA,
+            else the best for this CPU.
         deadline: longest time in seconds that one wait for other ranks may take, creation included.
         trace: record when each thread did what, see `SymmBuffer.trace_spans`.
 
     Raises:
-        TypeError, ValueError: an argument is wrong, or ranks differ; the text names the argument, what came and what was
-            expected.
+        TypeError, ValueError: an argument is wrong, or ranks differ; the text names the argument, what came
+            and what was expected.
         RuntimeError: a rank failed, or memory could not be reserved. `megamoe.DeadlineError`, which is also a
             TimeoutError: a rank did not come in time.
     """
@@ -118,8 +119,8 @@ def get_mega_moe_ccl_buffer_size(
 ) -> int:
     """Bytes of symmetric memory one rank needs: `SymmBuffer.ccl_buffer_size` of a buffer with these settings.
 
-    The arguments mean what they mean for `get_symm_buffer_for_mega_moe`; `ep_world_size` is the number of ranks,
-    `moe_expert_num` is `num_experts`. Exact in 64 bits; more is a ValueError.
+    The arguments mean what they mean for `get_symm_buffer_for_mega_moe`; `ep_world_size` is the number of
+    ranks, `moe_expert_num` is `num_experts`. Exact in 64 bits; more is a ValueError.
     """
     config = settings.buffer_config(
         num_experts=moe_expert_num,
@@ -143,7 +144,9 @@ def _is_empty(value: Any) -> bool:
 def _check_reserved(reserved: dict[str, Any]) -> None:
     for name, value in reserved.items():
         if not _is_empty(value):
-            invalid_value(f"{name} = {type(value).__name__}: expected None, the scenarios of this version have none")
+            invalid_value(
+                f"{name} = {type(value).__name__}: expected None, the scenarios of this version have none"
+            )
 
 
 def _check_weight_type(name: str, value: Any, of: str, weights: Any) -> None:
@@ -195,24 +198,27 @@ def mega_moe(
 ) -> tuple[Any, Any]:
     """The mixture-of-experts layer: dispatch, Linear1, activation, Linear2 and combine in one call.
 
-    Collective over the ranks of `sym_buffer`: every rank calls, also one without tokens (T = 0). Which scenario runs
-    follows from the weights: bfloat16 with dispatch_quant_mode 0 (A16W16), int8 with dispatch_quant_mode 2 (A8W8-INT).
-    The formulas and roundings are those of the MegaMoE operator document; docs/numerics.md writes them out.
+    Collective over the ranks of `sym_buffer`: every rank calls, also one without tokens (T = 0). Which
+    scenario runs follows from the weights: bfloat16 with dispatch_quant_mode 0 (A16W16), int8 with
+    dispatch_quant_mode 2 (A8W8-INT). The formulas and roundings are those of the MegaMoE operator document;
+    docs/numerics.md writes them out.
 
-    Arrays are torch CPU tensors or NumPy arrays (bfloat16: `ml_dtypes.bfloat16`), of any strides; nothing large is copied.
-    No gradient flows through the call.
+    Arrays are torch CPU tensors or NumPy arrays (bfloat16: `ml_dtypes.bfloat16`), of any strides; nothing
+    large is copied. No gradient flows through the call.
 
     Args:
         x: (T, H) bfloat16, T at most num_max_tokens_per_rank; T may differ between ranks.
         topk_ids: (T, K) int32 or int64: experts in [0, E), or -1 for a slot that is not used.
         topk_weights: (T, K) float32 or bfloat16.
-        l1_weights: Linear1 of this rank's experts: one array (E_local, H, 2I) or a list of E_local arrays (H, 2I), bfloat16
-            or int8, gate columns before up columns (gelu: all columns pass the activation); or `PackedWeights`. The
-            weights may change in place between calls, packed ones do not follow.
+        l1_weights: Linear1 of this rank's experts: one array (E_local, H, 2I) or a list of E_local arrays (H,
+            2I), bfloat16 or int8, gate columns before up columns (gelu: all columns pass the activation); or
+            `PackedWeights`. The weights may change in place between calls, packed ones do not follow.
+            [] on a rank that owns no expert.
         l2_weights: Linear2, (E_local, I, H) or a list of (I, H), or `PackedWeights`.
         sym_buffer: from `get_symm_buffer_for_mega_moe`.
-        l1_weights_sf: scales of int8 weights per output channel, (E_local, 2I) or a list of (2I,): uint64 with the float32
-            bits in the low half (int64 carries the same bits), or float32. None for bfloat16 and packed weights.
+        l1_weights_sf: scales of int8 weights per output channel, (E_local, 2I) or a list of (2I,): uint64
+            with the float32 bits in the low half (int64 carries the same bits), or float32. None for bfloat16
+            and packed weights.
         l2_weights_sf: the same for Linear2, (E_local, H) or a list of (H,).
         x_active_mask: (T,) int8 or bool; 0 = the token takes no part, its row of y is 0.
         activation: "swiglu", "swiglustep", "swigluoai", "situglu" or "gelu".
@@ -223,14 +229,14 @@ def mega_moe(
             shared_l1_bias, shared_l2_bias: reserved, must be None.
 
     Returns:
-        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) bfloat16; expert_token_nums (E_local,) int32,
-        rows each expert of this rank received from all ranks.
+        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) bfloat16; expert_token_nums
+        (E_local,) int32, rows each expert of this rank received from all ranks.
 
     Raises:
-        TypeError, ValueError: an argument of some rank is wrong, or more tokens came than there is room for. The same
-            error on every rank; the next call works.
-        RuntimeError: another rank failed or left, or the buffer was destroyed; `megamoe.DeadlineError` when a wait took
-            longer than the buffer's deadline. The buffer cannot be used any more.
+        TypeError, ValueError: an argument of some rank is wrong, or more tokens came than there is room for.
+            The same error on every rank; the next call works.
+        RuntimeError: another rank failed or left, or the buffer was destroyed; `megamoe.DeadlineError` when a
+            wait took longer than the buffer's deadline. The buffer cannot be used any more.
         Each has an attribute `code`, a `megamoe.Code`.
     """
     if not isinstance(sym_buffer, SymmBuffer):
@@ -249,7 +255,9 @@ def mega_moe(
         def make() -> Any:
             packed1, raw1 = _side("l1", l1_weights, l1_weights_sf)
             packed2, raw2 = _side("l2", l2_weights, l2_weights_sf)
-            return _core.Plan.create(sym_buffer.context, packed1, packed2, raw1, raw2, _core.Activation(*parameters))
+            return _core.Plan.create(
+                sym_buffer.context, packed1, packed2, raw1, raw2, _core.Activation(*parameters)
+            )
 
         return sym_buffer.plan(key, make)
 

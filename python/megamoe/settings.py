@@ -67,7 +67,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def dtype_name(name: str, value: Any) -> str | None:
-    """Name of an element type given as torch or NumPy type, name or number of the operator documents; None if undefined."""
+    """Name of an element type given as torch or NumPy type, name or operator number; None if undefined."""
     if value is None:
         return None
     if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
@@ -76,8 +76,10 @@ def dtype_name(name: str, value: Any) -> str | None:
         try:
             return _core.dtype_from_code(integer(name, value))
         except (TypeError, ValueError):
-            invalid_value(f"{name} = {value}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
-                          "296 (float4_e2m1) or 28 (undefined)")
+            invalid_value(
+                f"{name} = {value}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
+                "296 (float4_e2m1) or 28 (undefined)"
+            )
     if isinstance(value, str):
         known = value
     elif (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.dtype):
@@ -95,7 +97,9 @@ def dtype_name(name: str, value: Any) -> str | None:
     return known
 
 
-def buffer_config(*, dispatch_quant_out_dtype: Any, comm_alg: Any, profile: Any = "cpu", **integers: Any) -> Any:
+def buffer_config(
+    *, dispatch_quant_out_dtype: Any, comm_alg: Any, profile: Any = "cpu", **integers: Any
+) -> Any:
     """The settings as the library takes them."""
     config = _core.BufferConfig()
     for name, value in integers.items():
@@ -119,8 +123,10 @@ def deadline_ms(value: Any) -> int:
 _ACTIVATION_KEYS = ("alpha", "beta", "linear_beta")
 
 
-def activation(name: Any, clamp: Any, params: Any) -> tuple[str, float | None, float | None, float | None, float | None]:
-    """(name, clamp, alpha, beta, linear_beta) of a call; the library checks which of them the activation takes."""
+def activation(
+    name: Any, clamp: Any, params: Any
+) -> tuple[str, float | None, float | None, float | None, float | None]:
+    """(name, clamp, alpha, beta, linear_beta) of a call; the library checks what the activation takes."""
     if params is None:
         params = {}
     if not isinstance(params, dict):
@@ -128,9 +134,9 @@ def activation(name: Any, clamp: Any, params: Any) -> tuple[str, float | None, f
     for key in params:
         if key not in _ACTIVATION_KEYS:
             invalid_value(f"activation_params[{key!r}]: expected one of the keys alpha, beta, linear_beta")
-    values = [
+    alpha, beta, linear_beta = (
         None if params.get(key) is None else number(f"activation_params[{key!r}]", params[key])
         for key in _ACTIVATION_KEYS
-    ]
+    )
     limit = None if clamp is None else number("activation_clamp", clamp)
-    return (text("activation", name), limit, *values)
+    return text("activation", name), limit, alpha, beta, linear_beta

@@ -1,7 +1,7 @@
 """Arrays of torch and NumPy as the library reads and writes them, without copies.
 
-NumPy has no bfloat16 of its own: arrays of `ml_dtypes.bfloat16` are taken, arrays of uint16 are refused, because nothing
-tells what their bits mean.
+NumPy has no bfloat16 of its own: arrays of `ml_dtypes.bfloat16` are taken, arrays of uint16 are refused,
+because nothing tells what their bits mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from . import _core
 from .errors import invalid_type, invalid_value
 from .settings import _ALIASES
 
-# Element type -> (name, type of the same size that the exchange protocols know, or None if they know it itself).
+# Element type -> (name, type of the same size that DLPack and buffers know, or None if they know it itself).
 _carriers: dict[Any, tuple[str, Any]] = {}
 
 

@@ -1,6 +1,8 @@
 // Which exception stands for which code, and how one is raised.
 #include "errors.h"
 
+#include <nanobind/stl/string.h>
+
 #include <cctype>
 #include <string>
 #include <string_view>
@@ -92,9 +94,10 @@ void bind_errors(nb::module_& module) {
       .value("DATA_LOSS", Code::kDataLoss, "a file is truncated or malformed (RuntimeError)");
 
   nb::tuple bases = nb::make_tuple(nb::borrow(PyExc_RuntimeError), nb::borrow(PyExc_TimeoutError));
+  const std::string name = nb::cast<std::string>(module.attr("__name__")) + ".DeadlineError";
   deadline_error = PyErr_NewExceptionWithDoc(
-      "megamoe.DeadlineError",
-      "A wait for other ranks passed its deadline; a RuntimeError and a TimeoutError.", bases.ptr(), nullptr);
+      name.c_str(), "A wait for other ranks passed its deadline; a RuntimeError and a TimeoutError.",
+      bases.ptr(), nullptr);
   if (deadline_error == nullptr) throw nb::python_error();
   module.attr("DeadlineError") = nb::borrow(deadline_error);
 

@@ -1,7 +1,7 @@
 """Layers with random weights and tokens, and a float64 model of the operator with the roundings written out.
 
-The model is the judge of the numeric tests: plain loops over tokens and experts, products summed in double, rounded only
-where docs/numerics.md says so.
+The model is the judge of the numeric tests: plain loops over tokens and experts, products summed in double,
+rounded only where docs/numerics.md says so.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ class Layer:
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
         self.x = rng.standard_normal((self.tokens, self.hidden), F32).astype(BF16)
-        self.ids = np.stack([rng.permutation(self.experts)[: self.topk] for _ in range(self.tokens)]
-                            or [np.zeros(self.topk, int)])[: self.tokens].astype(np.int32)
+        self.ids = np.stack(
+            [rng.permutation(self.experts)[: self.topk] for _ in range(self.tokens)]
+            or [np.zeros(self.topk, int)]
+        )[: self.tokens].astype(np.int32)
         self.router = rng.random((self.tokens, self.topk), F32)
         shapes = ((self.experts, self.hidden, 2 * self.inter), (self.experts, self.inter, self.hidden))
         if not self.int8:
-            self.l1, self.l2 = ((rng.standard_normal(s, F32) / np.sqrt(F32(s[1]))).astype(BF16) for s in shapes)
+            self.l1, self.l2 = (
+                (rng.standard_normal(s, F32) / np.sqrt(F32(s[1]))).astype(BF16) for s in shapes
+            )
             return
         self.l1, self.l2 = (rng.integers(-128, 128, s, np.int8) for s in shapes)
         self.sf1, self.sf2 = (

@@ -71,16 +71,32 @@ def test_buffer(name, value, kind, text):
 SIZE_NAMES = {"num_experts": "moe_expert_num"}
 
 
-@pytest.mark.parametrize("name, value, kind, text", [
-    case for case in BUFFER
-    if case[0] in ("num_experts", "num_max_tokens_per_rank", "num_topk", "hidden", "max_recv_token_num",
-                   "dispatch_quant_mode", "dispatch_quant_out_dtype", "combine_quant_mode", "comm_alg",
-                   "topk_weights_type")
-] + [
-    ("ep_world_size", 0, ValueError, "0"),
-    ("ep_world_size", "2", TypeError, "'2'"),
-    ("num_max_tokens_per_rank", 1 << 62, ValueError, str(1 << 62)),
-], ids=lambda item: str(item)[:24])
+@pytest.mark.parametrize(
+    "name, value, kind, text",
+    [
+        case
+        for case in BUFFER
+        if case[0]
+        in (
+            "num_experts",
+            "num_max_tokens_per_rank",
+            "num_topk",
+            "hidden",
+            "max_recv_token_num",
+            "dispatch_quant_mode",
+            "dispatch_quant_out_dtype",
+            "combine_quant_mode",
+            "comm_alg",
+            "topk_weights_type",
+        )
+    ]
+    + [
+        ("ep_world_size", 0, ValueError, "0"),
+        ("ep_world_size", "2", TypeError, "'2'"),
+        ("num_max_tokens_per_rank", 1 << 62, ValueError, str(1 << 62)),
+    ],
+    ids=lambda item: str(item)[:24],
+)
 def test_buffer_size(name, value, kind, text):
     arguments = dict(ep_world_size=2, moe_expert_num=4, num_max_tokens_per_rank=4, num_topk=2, hidden=64)
     with pytest.raises(kind) as caught:
@@ -118,8 +134,16 @@ def with_id(value):
 
 RESERVED = [
     (name, [LAYER.l1], ValueError, "list")
-    for name in ("l1_bias", "l2_bias", "shared_l1_weights", "shared_l2_weights", "shared_l1_weights_sf",
-                 "shared_l2_weights_sf", "shared_l1_bias", "shared_l2_bias")
+    for name in (
+        "l1_bias",
+        "l2_bias",
+        "shared_l1_weights",
+        "shared_l2_weights",
+        "shared_l1_weights_sf",
+        "shared_l2_weights_sf",
+        "shared_l1_bias",
+        "shared_l2_bias",
+    )
 ]
 CALL = [
     ("x", None, TypeError, "NoneType"),
@@ -141,7 +165,7 @@ CALL = [
     ("topk_ids[3][1]", with_id(4), ValueError, "= 4"),
     ("topk_ids[3][1]", with_id(-2), ValueError, "= -2"),
     ("topk_ids[3][1]", with_id(2**31 - 1), ValueError, f"= {2**31 - 1}"),
-    ("topk_ids[3][1]", with_id(-(2**31)), ValueError, f"= {-2**31}"),
+    ("topk_ids[3][1]", with_id(-(2**31)), ValueError, f"= {-(2**31)}"),
     ("topk_weights", LAYER.router.astype(np.float64), TypeError, "float64"),
     ("topk_weights", LAYER.router[:, :1], ValueError, "1"),
     ("l1_weights", None, TypeError, "NoneType"),
@@ -214,7 +238,9 @@ def test_call(good, layer, name, value, kind, text):
     buffer, expected = good[id(layer)]
     argument = name.split("[")[0]
     call = dict(sym_buffer=buffer, **layer.call()) | {argument: value}
-    before = [np.array(call[key], copy=True) for key in ("x", "topk_ids") if isinstance(call[key], np.ndarray)]
+    before = [
+        np.array(call[key], copy=True) for key in ("x", "topk_ids") if isinstance(call[key], np.ndarray)
+    ]
     with pytest.raises(kind) as caught:
         megamoe.mega_moe(**call)
     message = str(caught.value)
@@ -227,10 +253,16 @@ def test_call(good, layer, name, value, kind, text):
     np.testing.assert_array_equal(bits(y), bits(expected))
 
 
-@pytest.mark.parametrize("params, text", [
-    ({"beta": 0.0}, "beta"), ({"beta": -1.0}, "beta"), ({"beta": float("inf")}, "beta"),
-    ({"beta": 1.0, "linear_beta": 0.0}, "linear_beta"), ({"beta": 1.0, "alpha": 1.0}, "alpha"),
-])
+@pytest.mark.parametrize(
+    "params, text",
+    [
+        ({"beta": 0.0}, "beta"),
+        ({"beta": -1.0}, "beta"),
+        ({"beta": float("inf")}, "beta"),
+        ({"beta": 1.0, "linear_beta": 0.0}, "linear_beta"),
+        ({"beta": 1.0, "alpha": 1.0}, "alpha"),
+    ],
+)
 def test_situglu_parameters(good, params, text):
     buffer, _ = good[id(LAYER)]
     with pytest.raises(ValueError, match=text):
@@ -259,7 +291,9 @@ def test_capacity():
 
 def test_packed_weights_take_no_scales(good):
     buffer, _ = good[id(QUANTISED)]
-    packed = megamoe.pack_weights(QUANTISED.l1, QUANTISED.l2, l1_sf=QUANTISED.sf1, l2_sf=QUANTISED.sf2, threads=1)
+    packed = megamoe.pack_weights(
+        QUANTISED.l1, QUANTISED.l2, l1_sf=QUANTISED.sf1, l2_sf=QUANTISED.sf2, threads=1
+    )
     with pytest.raises(ValueError, match="l1_weights_sf"):
         megamoe.mega_moe(sym_buffer=buffer, **QUANTISED.call(l1_weights=packed.l1, l2_weights=packed.l2))
 
@@ -274,19 +308,22 @@ def test_swapped_packed_weights(good):
         megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=plain.l1))
 
 
-@pytest.mark.parametrize("name, value, kind, text", [
-    ("l1", None, TypeError, "NoneType"),
-    ("l1", LAYER.l1[0, 0], ValueError, "64"),
-    ("l1", LAYER.l1[:, :, :-1], ValueError, "63"),
-    ("l1", LAYER.l1.astype(np.float32), TypeError, "float32"),
-    ("l2", [], ValueError, "no tensors"),
-    ("l1_sf", QUANTISED.sf1, ValueError, "bfloat16"),
-    ("l2_sf", "s", TypeError, "str"),
-    ("gated", 1, TypeError, "1"),
-    ("transposed", None, TypeError, "None"),
-    ("threads", -1, ValueError, "-1"),
-    ("threads", "2", TypeError, "'2'"),
-])
+@pytest.mark.parametrize(
+    "name, value, kind, text",
+    [
+        ("l1", None, TypeError, "NoneType"),
+        ("l1", LAYER.l1[0, 0], ValueError, "64"),
+        ("l1", LAYER.l1[:, :, :-1], ValueError, "63"),
+        ("l1", LAYER.l1.astype(np.float32), TypeError, "float32"),
+        ("l2", [], ValueError, "no tensors"),
+        ("l1_sf", QUANTISED.sf1, ValueError, "bfloat16"),
+        ("l2_sf", "s", TypeError, "str"),
+        ("gated", 1, TypeError, "1"),
+        ("transposed", None, TypeError, "None"),
+        ("threads", -1, ValueError, "-1"),
+        ("threads", "2", TypeError, "'2'"),
+    ],
+)
 def test_pack_weights(name, value, kind, text):
     with pytest.raises(kind) as caught:
         megamoe.pack_weights(**dict(l1=LAYER.l1, l2=LAYER.l2) | {name: value})
@@ -294,15 +331,18 @@ def test_pack_weights(name, value, kind, text):
     assert name.split("_")[0] in str(caught.value)
 
 
-@pytest.mark.parametrize("make, kind, text", [
-    (lambda: megamoe.Group.local(0), ValueError, "0"),
-    (lambda: megamoe.Group.local(-2), ValueError, "-2"),
-    (lambda: megamoe.Group.shm("", 0, 2), ValueError, "key"),
-    (lambda: megamoe.Group.shm("k", 2, 2), ValueError, "2"),
-    (lambda: megamoe.Group.shm("k", -1, 2), ValueError, "-1"),
-    (lambda: megamoe.Group.shm("k", 0, 0), ValueError, "0"),
-    (lambda: megamoe.Group.shm(7, 0, 1), TypeError, ""),
-])
+@pytest.mark.parametrize(
+    "make, kind, text",
+    [
+        (lambda: megamoe.Group.local(0), ValueError, "0"),
+        (lambda: megamoe.Group.local(-2), ValueError, "-2"),
+        (lambda: megamoe.Group.shm("", 0, 2), ValueError, "key"),
+        (lambda: megamoe.Group.shm("k", 2, 2), ValueError, "2"),
+        (lambda: megamoe.Group.shm("k", -1, 2), ValueError, "-1"),
+        (lambda: megamoe.Group.shm("k", 0, 0), ValueError, "0"),
+        (lambda: megamoe.Group.shm(7, 0, 1), TypeError, ""),
+    ],
+)
 def test_group(make, kind, text):
     with pytest.raises(kind) as caught:
         make()

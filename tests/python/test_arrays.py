@@ -1,4 +1,4 @@
-"""What kinds of arrays are taken: both frameworks, strides, element types, packed and raw weights, in-place updates."""
+"""What kinds of arrays are taken: frameworks, strides, element types, packed and raw weights, updates."""
 
 import gc
 import weakref
@@ -51,10 +51,21 @@ def test_frameworks_may_be_mixed(layer, buffer):
     np.testing.assert_array_equal(bits(mixed), bits(y))
 
 
-@pytest.mark.parametrize("name, axis", [
-    ("x", 0), ("x", 1), ("topk_ids", 1), ("topk_weights", 0), ("topk_weights", 1),
-    ("l1_weights", 0), ("l1_weights", 1), ("l1_weights", 2), ("l2_weights", 1), ("l2_weights", 2),
-])
+@pytest.mark.parametrize(
+    "name, axis",
+    [
+        ("x", 0),
+        ("x", 1),
+        ("topk_ids", 1),
+        ("topk_weights", 0),
+        ("topk_weights", 1),
+        ("l1_weights", 0),
+        ("l1_weights", 1),
+        ("l1_weights", 2),
+        ("l2_weights", 1),
+        ("l2_weights", 2),
+    ],
+)
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_strided(layer, buffer, name, axis, framework):
     y, counts = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
@@ -70,12 +81,22 @@ def test_strided(layer, buffer, name, axis, framework):
 
 def test_transposed_weights(layer, buffer):
     y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
-    stored = {name: np.ascontiguousarray(getattr(layer, name[:2]).transpose(0, 2, 1)) for name in
-              ("l1_weights", "l2_weights")}
+    stored = {
+        name: np.ascontiguousarray(getattr(layer, name[:2]).transpose(0, 2, 1))
+        for name in ("l1_weights", "l2_weights")
+    }
     views = {name: array.transpose(0, 2, 1) for name, array in stored.items()}
-    np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **layer.call(**views))[0]), bits(y))
-    packed = megamoe.pack_weights(stored["l1_weights"], stored["l2_weights"], l1_sf=layer.sf1, l2_sf=layer.sf2,
-                                  transposed=True, threads=1)
+    np.testing.assert_array_equal(
+        bits(megamoe.mega_moe(sym_buffer=buffer, **layer.call(**views))[0]), bits(y)
+    )
+    packed = megamoe.pack_weights(
+        stored["l1_weights"],
+        stored["l2_weights"],
+        l1_sf=layer.sf1,
+        l2_sf=layer.sf2,
+        transposed=True,
+        threads=1,
+    )
     call = layer.call(l1_weights=packed.l1, l2_weights=packed.l2)
     call.pop("l1_weights_sf", None), call.pop("l2_weights_sf", None)
     np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]), bits(y))
@@ -83,7 +104,10 @@ def test_transposed_weights(layer, buffer):
 
 def test_negative_strides_and_read_only(layer, buffer):
     y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
-    back = {name: np.ascontiguousarray(layer.call()[name][::-1])[::-1] for name in ("x", "topk_ids", "topk_weights")}
+    back = {
+        name: np.ascontiguousarray(layer.call()[name][::-1])[::-1]
+        for name in ("x", "topk_ids", "topk_weights")
+    }
     for array in back.values():
         assert array.strides[0] < 0
         array.flags.writeable = False
@@ -131,7 +155,9 @@ def test_scales_as_bits(kind):
 
 def test_raw_weights_may_change_in_place(layer, buffer):
     megamoe.mega_moe(sym_buffer=buffer, **layer.call())
-    layer.l2[:] = np.roll(layer.l2, 1, axis=0)
+    for array in (layer.l1, layer.l2, layer.sf1, layer.sf2):
+        if array is not None:
+            array[:] = np.roll(array, 1, axis=0)
     changed, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
     np.testing.assert_array_equal(bits(changed), bits(layer.run()[0]))
 
@@ -153,12 +179,39 @@ def test_plans_keep_their_weights_and_are_bounded(layer, buffer):
     assert not any(ref() is not None for ref in held)
 
 
+def test_packed_weights_that_are_gone(layer, buffer):
+    """The same for packed weights, whose objects Python makes at recycled addresses."""
+    for seed in range(12):
+        fresh = Layer(3, 96, 40, 4, 3, int8=layer.int8, seed=seed)
+        packed = megamoe.pack_weights(fresh.l1, fresh.l2, l1_sf=fresh.sf1, l2_sf=fresh.sf2, threads=1)
+        call = fresh.call(l1_weights=packed.l1, l2_weights=packed.l2, l1_weights_sf=None, l2_weights_sf=None)
+        del packed
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **call)
+        np.testing.assert_array_equal(bits(y), bits(fresh.run()[0]))
+        del call
+
+
+def test_no_tokens_in_torch(layer, buffer):
+    call = layer.call(x=layer.x[:0], topk_ids=layer.ids[:0], topk_weights=layer.router[:0])
+    y, counts = megamoe.mega_moe(sym_buffer=buffer, **{name: to_torch(value) for name, value in call.items()})
+    assert tuple(y.shape) == (0, 96) and y.dtype == torch.bfloat16 and counts.tolist() == [0] * 4
+
+
+def test_mask_in_torch(layer, buffer):
+    mask = np.arange(11) % 3 > 0
+    y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call(x_active_mask=mask))
+    same, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call(x_active_mask=torch.from_numpy(mask)))
+    np.testing.assert_array_equal(bits(y), bits(same))
+
+
 def test_layers_share_a_buffer(layer, buffer):
     layers = [Layer(11, 96, 40, 4, 3, int8=layer.int8, seed=seed) for seed in (30, 31, 32)]
     alone = [bits(item.run()[0]) for item in layers]
     for _ in range(3):
         for item, expected in zip(layers, alone):
-            np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **item.call())[0]), expected)
+            np.testing.assert_array_equal(
+                bits(megamoe.mega_moe(sym_buffer=buffer, **item.call())[0]), expected
+            )
 
 
 def test_gradients_do_not_flow(layer, buffer):

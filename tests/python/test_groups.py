@@ -62,13 +62,17 @@ def wrong_ids(call):
     return call | {"topk_ids": ids}
 
 
-@pytest.mark.parametrize("change, kind, text", [
-    (wrong_ids, ValueError, "topk_ids[0][0] = 99"),
-    (lambda call: call | {"x": call["x"].view(np.uint16)}, TypeError, "x = uint16"),
-    (lambda call: call | {"l1_weights": call["l1_weights"][:, :, :-2]}, ValueError, "l1_weights"),
-    (lambda call: call | {"activation": "relu"}, ValueError, "relu"),
-    (lambda call: call | {"l2_bias": [1]}, ValueError, "l2_bias"),
-], ids=["ids", "type", "plan", "activation", "reserved"])
+@pytest.mark.parametrize(
+    "change, kind, text",
+    [
+        (wrong_ids, ValueError, "topk_ids[0][0] = 99"),
+        (lambda call: call | {"x": call["x"].view(np.uint16)}, TypeError, "x = uint16"),
+        (lambda call: call | {"l1_weights": call["l1_weights"][:, :, :-2]}, ValueError, "l1_weights"),
+        (lambda call: call | {"activation": "relu"}, ValueError, "relu"),
+        (lambda call: call | {"l2_bias": [1]}, ValueError, "l2_bias"),
+    ],
+    ids=["ids", "type", "plan", "activation", "reserved"],
+)
 def test_error_of_one_rank_is_that_of_all(change, kind, text):
     """Also one found before the call proper, such as a plan that cannot be made; then the next call works."""
     layer = Layer(8, 64, 32, 4, 2, int8=False, seed=52)
@@ -95,7 +99,9 @@ def test_error_of_one_rank_is_that_of_all(change, kind, text):
 def test_settings_that_differ():
     layer = Layer(8, 64, 32, 4, 2, int8=False)
     groups = megamoe.Group.local(2)
-    errors = in_threads(lambda rank: layer.buffer(groups[rank], num_max_tokens_per_rank=16 + rank, deadline=30), 2)
+    errors = in_threads(
+        lambda rank: layer.buffer(groups[rank], num_max_tokens_per_rank=16 + rank, deadline=30), 2
+    )
     for error in errors:
         assert isinstance(error, ValueError) and error.code == megamoe.Code.SETTINGS_DIFFER
         assert "num_max_tokens_per_rank" in str(error) and "16" in str(error) and "17" in str(error)
@@ -192,8 +198,12 @@ def test_nothing_is_left_behind():
 
     def once():
         groups = megamoe.Group.local(2)
-        in_threads(lambda rank: megamoe.mega_moe(sym_buffer=layer.buffer(groups[rank], threads=2),
-                                                 **layer.call(rank, 2)), 2)
+        in_threads(
+            lambda rank: megamoe.mega_moe(
+                sym_buffer=layer.buffer(groups[rank], threads=2), **layer.call(rank, 2)
+            ),
+            2,
+        )
         layer.buffer(threads=2).destroy()
 
     once()

@@ -107,13 +107,16 @@ def test_every_level(level):
     assert relative_error(y, model(layer)[0]) < BOUND[True]
 
 
-@pytest.mark.parametrize("activation, params", [
-    ("swiglu", None),
-    ("swiglustep", None),
-    ("swigluoai", {"alpha": 1.5, "beta": 0.5}),
-    ("situglu", {"beta": 2.0}),
-    ("situglu", {"beta": 2.0, "linear_beta": 3.0}),
-])
+@pytest.mark.parametrize(
+    "activation, params",
+    [
+        ("swiglu", None),
+        ("swiglustep", None),
+        ("swigluoai", {"alpha": 1.5, "beta": 0.5}),
+        ("situglu", {"beta": 2.0}),
+        ("situglu", {"beta": 2.0, "linear_beta": 3.0}),
+    ],
+)
 def test_activation_formulas(activation, params):
     """One expert with identity-like weights turns the layer into its activation."""
     width = 32

@@ -71,7 +71,7 @@ def test_torch_distributed(tmp_path):
 
 
 def in_forked_child(work):
-    """Exit code of work() in a forked child: 0 = it returned, 1 = it raised RuntimeError, 2 = anything else."""
+    """Exit code of work() in a forked child: 0 = it returned, 1 = RuntimeError, 2 = anything else."""
     child = os.fork()
     if child == 0:
         code = 2
@@ -140,8 +140,9 @@ print("done", flush=True)
 
 
 def test_exit_without_destroy():
-    done = subprocess.run([sys.executable, "-c", EXIT, os.path.dirname(__file__)], capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT, os.path.dirname(__file__)], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
