@@ -104,7 +104,7 @@ Result<Settings> read_settings(const Case& test) {
   c.hidden = x->shape[1];
   c.num_topk = ids->shape[1];
   const int64_t n = weight1->shape[reduction_is_last(weight1->dtype) ? 1 : 2];
-  c.intermediate_hidden = is_gated(s.activation) ? n / 2 : n;
+  c.intermediate_hidden = n / 2;
   return s;
 }
 

@@ -13,6 +13,12 @@ namespace {
 
 using Kind = ActivationRule::Kind;
 
+// Arguments by the names of the Python interface.
+constexpr const char* kClamp = "activation_clamp";
+constexpr const char* kAlpha = "activation_params.alpha";
+constexpr const char* kBeta = "activation_params.beta";
+constexpr const char* kLinearBeta = "activation_params.linear_beta";
+
 struct KindName {
   const char* name;
   Kind kind;
@@ -23,14 +29,13 @@ constexpr KindName kKinds[] = {{"swiglu", Kind::kSwiglu},
                                {"situglu", Kind::kSituGlu},
                                {"gelu", Kind::kGelu}};
 
-Status bad_parameter(const std::string& parameter, double got, const std::string& expected) {
-  return Status(Code::kInvalidArgument,
-                "activation_params " + parameter + " = " + text(got) + ": expected " + expected);
+Status bad_parameter(const char* argument, double got, const std::string& expected) {
+  return Status(Code::kInvalidArgument, argument + (" = " + text(got)) + ": expected " + expected);
 }
 
-Status not_taken(const char* parameter, const std::string& name) {
-  return Status(Code::kInvalidArgument, std::string("activation_params ") + parameter + ": expected none, " +
-                                            name + " takes no " + parameter);
+// A parameter that is given although the activation has none of this kind.
+Status not_taken(const char* argument, double got, const std::string& name) {
+  return bad_parameter(argument, got, "none for activation " + name);
 }
 
 // Comparisons are written so that a NaN stays a NaN.
@@ -69,26 +74,27 @@ Result<ActivationRule> resolve_activation(const Activation& activation) {
   }
 
   const double clamp = activation.clamp.value_or(0.0);
-  if (!(clamp >= 0)) return bad_parameter("clamp", clamp, ">= 0 (0 = not clamped)");
+  if (!(clamp >= 0)) return bad_parameter(kClamp, clamp, "a number >= 0 (0 = not clamped)");
   const float limit = static_cast<float>(clamp);
   const bool clamped = clamp != 0 && limit < std::numeric_limits<float>::max();
   rule.clamp = clamped ? limit : std::numeric_limits<float>::infinity();
 
   const bool is_oai = rule.kind == Kind::kSwigluOai;
   const bool is_situ = rule.kind == Kind::kSituGlu;
-  if (clamped && (is_situ || rule.kind == Kind::kGelu)) return not_taken("clamp", activation.name);
-  if (activation.alpha && !is_oai) return not_taken("alpha", activation.name);
-  if (activation.beta && !is_oai && !is_situ) return not_taken("beta", activation.name);
-  if (activation.linear_beta && !is_situ) return not_taken("linear_beta", activation.name);
+  if (clamped && (is_situ || rule.kind == Kind::kGelu)) return not_taken(kClamp, clamp, activation.name);
+  if (activation.alpha && !is_oai) return not_taken(kAlpha, *activation.alpha, activation.name);
+  if (activation.beta && !is_oai && !is_situ) return not_taken(kBeta, *activation.beta, activation.name);
+  if (activation.linear_beta && !is_situ)
+    return not_taken(kLinearBeta, *activation.linear_beta, activation.name);
 
   rule.alpha = static_cast<float>(activation.alpha.value_or(1.702));
   rule.beta = static_cast<float>(activation.beta.value_or(1.0));
   rule.linear_beta = static_cast<float>(activation.linear_beta.value_or(0.0));
-  if (!std::isfinite(rule.alpha)) return bad_parameter("alpha", *activation.alpha, "a finite number");
-  if (!std::isfinite(rule.beta)) return bad_parameter("beta", *activation.beta, "a finite number");
-  if (is_situ && !(rule.beta > 0)) return bad_parameter("beta", *activation.beta, "> 0");
+  if (!std::isfinite(rule.alpha)) return bad_parameter(kAlpha, *activation.alpha, "a finite number");
+  if (!std::isfinite(rule.beta)) return bad_parameter(kBeta, *activation.beta, "a finite number");
+  if (is_situ && !(rule.beta > 0)) return bad_parameter(kBeta, *activation.beta, "a number > 0");
   if (activation.linear_beta && !(std::isfinite(rule.linear_beta) && rule.linear_beta > 0)) {
-    return bad_parameter("linear_beta", *activation.linear_beta, "a finite number > 0");
+    return bad_parameter(kLinearBeta, *activation.linear_beta, "a finite number > 0");
   }
   return rule;
 }

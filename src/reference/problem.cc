@@ -47,6 +47,7 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   if (!config.comm_alg.empty()) return invalid("comm_alg = \"" + config.comm_alg + "\"", "\"\"");
   MEGAMOE_RETURN_IF_ERROR(check_fixed("combine_quant_mode", config.combine_quant_mode, 0));
   MEGAMOE_RETURN_IF_ERROR(check_fixed("topk_weights_type", config.topk_weights_type, 0));
+  MEGAMOE_RETURN_IF_ERROR(check_fixed("topo_type", config.topo_type, 0));
   MEGAMOE_RETURN_IF_ERROR(check_fixed("combine_comm_mode", config.combine_comm_mode, 0));
   return Status::ok();
 }
@@ -105,27 +106,28 @@ Status check_call(const BufferConfig& config, const Problem& problem, const Call
   return Status::ok();
 }
 
-// Expert of each slot of one rank. A masked token takes no part: its ids are not looked at.
+// Expert of each slot of one rank. The ids of a masked token are checked like all others, then not used.
 Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallArgs& call) {
   const int64_t tokens = call.x.shape[0];
   std::vector<int64_t> slots(static_cast<size_t>(tokens * config.num_topk), kUnusedSlot);
   for (int64_t t = 0; t < tokens; ++t) {
-    const bool masked = call.x_active_mask.present() &&
-                        element<uint8_t>(call.x_active_mask, offset(call.x_active_mask, t)) == 0;
-    if (masked) continue;
     int64_t* row = slots.data() + t * config.num_topk;
     for (int64_t k = 0; k < config.num_topk; ++k) {
       const int64_t id = read_index(call.topk_ids, offset(call.topk_ids, t, k));
       const std::string at =
           "topk_ids[" + std::to_string(t) + "][" + std::to_string(k) + "] = " + std::to_string(id);
       if (id != kUnusedSlot && (id < 0 || id >= config.num_experts)) {
-        return invalid(at, "-1 or a value in [0, " + std::to_string(config.num_experts) + ")");
+        return invalid(at,
+                       "-1 (slot not used) or an expert in [0, " + std::to_string(config.num_experts) + ")");
       }
       if (id != kUnusedSlot && config.profile != "cpu" && std::count(row, row + k, id) != 0) {
-        return invalid(at, "an expert that stands only once in its token under profile " + config.profile);
+        return invalid(at, "experts distinct within a token under profile " + config.profile);
       }
       row[k] = id;
     }
+    const bool masked = call.x_active_mask.present() &&
+                        element<uint8_t>(call.x_active_mask, offset(call.x_active_mask, t)) == 0;
+    if (masked) std::fill(row, row + config.num_topk, kUnusedSlot);
   }
   return slots;
 }

@@ -89,9 +89,9 @@ TEST(Activation, ClampErrors) {
   for (const std::string name : {"swiglu", "swiglustep", "swigluoai", "situglu", "gelu"}) {
     Activation a = named(name);
     a.clamp = -1;
-    EXPECT_EQ(error(a), "activation_params clamp = -1: expected >= 0 (0 = not clamped)");
+    EXPECT_EQ(error(a), "activation_clamp = -1: expected a number >= 0 (0 = not clamped)");
     a.clamp = std::numeric_limits<double>::quiet_NaN();
-    EXPECT_EQ(error(a), "activation_params clamp = nan: expected >= 0 (0 = not clamped)");
+    EXPECT_EQ(error(a), "activation_clamp = nan: expected a number >= 0 (0 = not clamped)");
   }
 }
 
@@ -141,32 +141,32 @@ TEST(Activation, ParameterErrors) {
             "activation = \"relu\": expected one of swiglu, swiglustep, swigluoai, situglu, gelu");
   Activation a = named("swiglu");
   a.alpha = 1;
-  EXPECT_EQ(error(a), "activation_params alpha: expected none, swiglu takes no alpha");
+  EXPECT_EQ(error(a), "activation_params.alpha = 1: expected none for activation swiglu");
   a = named("swiglustep");
   a.beta = 1;
-  EXPECT_EQ(error(a), "activation_params beta: expected none, swiglustep takes no beta");
+  EXPECT_EQ(error(a), "activation_params.beta = 1: expected none for activation swiglustep");
   a = named("swigluoai");
   a.linear_beta = 1;
-  EXPECT_EQ(error(a), "activation_params linear_beta: expected none, swigluoai takes no linear_beta");
+  EXPECT_EQ(error(a), "activation_params.linear_beta = 1: expected none for activation swigluoai");
   a = named("swigluoai");
   a.alpha = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(error(a), "activation_params alpha = inf: expected a finite number");
+  EXPECT_EQ(error(a), "activation_params.alpha = inf: expected a finite number");
   a = named("situglu");
   a.beta = 0;
-  EXPECT_EQ(error(a), "activation_params beta = 0: expected > 0");
+  EXPECT_EQ(error(a), "activation_params.beta = 0: expected a number > 0");
   a.beta = -2;
-  EXPECT_EQ(error(a), "activation_params beta = -2: expected > 0");
+  EXPECT_EQ(error(a), "activation_params.beta = -2: expected a number > 0");
   a.beta = 1;
   a.linear_beta = 0;
-  EXPECT_EQ(error(a), "activation_params linear_beta = 0: expected a finite number > 0");
+  EXPECT_EQ(error(a), "activation_params.linear_beta = 0: expected a finite number > 0");
   a = named("situglu");
   a.clamp = 3;
-  EXPECT_EQ(error(a), "activation_params clamp: expected none, situglu takes no clamp");
+  EXPECT_EQ(error(a), "activation_clamp = 3: expected none for activation situglu");
   a = named("gelu");
   a.clamp = std::numeric_limits<float>::max();  // the placeholder of the operator documents
   EXPECT_EQ(error(a), "");
   a.clamp = 3;
-  EXPECT_EQ(error(a), "activation_params clamp: expected none, gelu takes no clamp");
+  EXPECT_EQ(error(a), "activation_clamp = 3: expected none for activation gelu");
 }
 
 }  // namespace

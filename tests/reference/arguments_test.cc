@@ -39,8 +39,9 @@ TEST(Arguments, TopkIds) {
                                     {-2, "-2"},
                                     {std::numeric_limits<int32_t>::max(), "2147483647"},
                                     {std::numeric_limits<int32_t>::min(), "-2147483648"}}) {
-    expect_invalid("rank 1: topk_ids[1][0] = " + text + ": expected -1 or a value in [0, 4)",
-                   [v = value](World& w, std::vector<RankInput>&) { w.ranks[1].ids[2] = v; });
+    expect_invalid(
+        "rank 1: topk_ids[1][0] = " + text + ": expected -1 (slot not used) or an expert in [0, 4)",
+        [v = value](World& w, std::vector<RankInput>&) { w.ranks[1].ids[2] = v; });
   }
   expect_error(false, Code::kInvalidType, "rank 0: topk_ids has type float32: expected int32 or int64",
                [](World&, auto& in) { in[0].call.topk_ids.dtype = DType::kFloat32; });
@@ -50,15 +51,23 @@ TEST(Arguments, TopkIds) {
                  [](World&, auto& in) { in[0].call.topk_ids = {}; });
 }
 
+TEST(Arguments, TopkIdsOfMaskedTokens) {
+  World w(false, {2}, 4, 2, 8, 4);
+  w.ranks[0].mask = {1, 0};
+  w.ranks[0].ids[2] = 4;
+  EXPECT_EQ(w.run().message(), "topk_ids[1][0] = 4: expected -1 (slot not used) or an expert in [0, 4)");
+  EXPECT_TRUE(w.untouched());
+}
+
 TEST(Arguments, OneRankIsNotNamed) {
   World w(false, {2}, 4, 2, 8, 4);
   w.ranks[0].ids[3] = 64;
-  EXPECT_EQ(w.run().message(), "topk_ids[1][1] = 64: expected -1 or a value in [0, 4)");
+  EXPECT_EQ(w.run().message(), "topk_ids[1][1] = 64: expected -1 (slot not used) or an expert in [0, 4)");
 }
 
 TEST(Arguments, RepeatedExpertUnderDeviceProfiles) {
   expect_invalid(
-      "rank 0: topk_ids[2][1] = 3: expected an expert that stands only once in its token under profile "
+      "rank 0: topk_ids[2][1] = 3: expected experts distinct within a token under profile "
       "ascend_a2_a3",
       [](World& w, auto&) {
         w.config.profile = "ascend_a2_a3";
@@ -163,6 +172,7 @@ TEST(Arguments, Settings) {
   for (const auto& [name, field] :
        {std::pair<std::string, int BufferConfig::*>{"combine_quant_mode", &BufferConfig::combine_quant_mode},
         {"topk_weights_type", &BufferConfig::topk_weights_type},
+        {"topo_type", &BufferConfig::topo_type},
         {"combine_comm_mode", &BufferConfig::combine_comm_mode}}) {
     expect_error(false, Code::kUnsupported, name + " = 1: expected 0",
                  [f = field](World& w, auto&) { w.config.*f = 1; });
