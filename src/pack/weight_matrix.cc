@@ -6,6 +6,7 @@
 #include "format/fractal.h"
 
 namespace megamoe::pack {
+
 WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert) {
   const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
   const TensorView& t = stacked ? tensors[0] : tensors[static_cast<size_t>(expert)];

@@ -1,0 +1,144 @@
+// Structs of the C interface -> those of the C++ interface, whatever version of the struct the caller has.
+#include "c_api/convert.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace megamoe::c_api {
+namespace {
+
+static_assert(MEGAMOE_MAX_DIMS == kMaxDims);
+static_assert(MEGAMOE_LAYOUT_ND == static_cast<int>(Layout::kNd));
+static_assert(MEGAMOE_LAYOUT_FRACTAL_NZ == static_cast<int>(Layout::kFractalNz));
+
+Status invalid(const char* name, const char* field, int64_t got, const std::string& expected) {
+  return Status(Code::kInvalidArgument,
+                std::string(name) + "." + field + " = " + std::to_string(got) + ": expected " + expected);
+}
+
+template <class Tensor>
+Result<Tensor> to_tensor(const megamoe_tensor* given, const char* name) {
+  if (given == nullptr)
+    return Status(Code::kInvalidArgument, std::string(name) + " = null: expected a tensor");
+  if (given->dims < 0 || given->dims > kMaxDims) {
+    return invalid(name, "dims", given->dims, "0 to " + std::to_string(kMaxDims));
+  }
+  const auto dtype = static_cast<DType>(given->dtype);
+  if (dtype_bits(dtype) == 0) return invalid(name, "dtype", given->dtype, "a number from megamoe_dtype");
+  if (given->layout < 0 || given->layout > static_cast<int>(Layout::kFractalNzC0_32)) {
+    return invalid(name, "layout", given->layout, "a layout");
+  }
+  Tensor t;
+  t.data = given->data;
+  t.dtype = dtype;
+  t.layout = static_cast<Layout>(given->layout);
+  t.dims = given->dims;
+  std::copy(std::begin(given->shape), std::end(given->shape), t.shape);
+  std::copy(std::begin(given->strides), std::end(given->strides), t.strides);
+  return t;
+}
+
+Result<std::vector<TensorView>> to_list(const megamoe_tensor* tensors, int64_t count, const char* name) {
+  if (count < 0 || (count > 0 && tensors == nullptr)) {
+    return Status(Code::kInvalidArgument,
+                  std::string(name) + " has " + std::to_string(count) + " tensors: expected a list of them");
+  }
+  std::vector<TensorView> list;
+  for (int64_t i = 0; i < count; ++i) {
+    auto view = to_view(tensors + i, name);
+    if (!view) return view.status();
+    list.push_back(*view);
+  }
+  return list;
+}
+
+}  // namespace
+
+Result<TensorView> to_view(const megamoe_tensor* tensor, const char* name) {
+  return to_tensor<TensorView>(tensor, name);
+}
+Result<TensorRef> to_ref(const megamoe_tensor* tensor, const char* name) {
+  return to_tensor<TensorRef>(tensor, name);
+}
+
+Result<BufferConfig> to_config(const megamoe_buffer_config* config) {
+  megamoe_buffer_config c;
+  megamoe_init_buffer_config(&c, sizeof c);
+  MEGAMOE_RETURN_IF_ERROR(read_struct(config, "config", c));
+  BufferConfig result;
+  result.num_experts = c.num_experts;
+  result.num_max_tokens_per_rank = c.num_max_tokens_per_rank;
+  result.num_topk = c.num_topk;
+  result.hidden = c.hidden;
+  result.intermediate_hidden = c.intermediate_hidden;
+  result.max_recv_token_num = c.max_recv_token_num;
+  result.dispatch_quant_mode = c.dispatch_quant_mode;
+  result.dispatch_quant_out_dtype = static_cast<DType>(c.dispatch_quant_out_dtype);
+  if (result.dispatch_quant_out_dtype != DType::kUndefined &&
+      dtype_bits(result.dispatch_quant_out_dtype) == 0) {
+    return invalid("config", "dispatch_quant_out_dtype", c.dispatch_quant_out_dtype,
+                   "a number from megamoe_dtype or -1");
+  }
+  result.combine_quant_mode = c.combine_quant_mode;
+  result.topk_weights_type = c.topk_weights_type;
+  result.topo_type = c.topo_type;
+  result.rank_num_per_server = c.rank_num_per_server;
+  result.combine_comm_mode = c.combine_comm_mode;
+  if (c.comm_alg != nullptr) result.comm_alg = c.comm_alg;
+  if (c.profile != nullptr) result.profile = c.profile;
+  return result;
+}
+
+Result<BufferOptions> to_options(const megamoe_buffer_options* options) {
+  BufferOptions result;
+  if (options == nullptr) return result;
+  megamoe_buffer_options o;
+  megamoe_init_buffer_options(&o, sizeof o);
+  MEGAMOE_RETURN_IF_ERROR(read_struct(options, "options", o));
+  result.threads = o.threads;
+  result.deadline = std::chrono::milliseconds(o.deadline_ms);
+  if (o.isa != nullptr) {
+    auto isa = isa_from_name(o.isa);
+    if (!isa) return isa.status();
+    result.isa = *isa;
+  }
+  return result;
+}
+
+Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name) {
+  megamoe_linear_weights w;
+  megamoe_init_linear_weights(&w, sizeof w);
+  MEGAMOE_RETURN_IF_ERROR(read_struct(weights, name, w));
+  const std::string scale_name = std::string(name) + ".scale", up_name = std::string(name) + ".up";
+  auto weight = to_list(w.weight, w.weight_count, name);
+  if (!weight) return weight.status();
+  auto scale = to_list(w.scale, w.scale_count, scale_name.c_str());
+  if (!scale) return scale.status();
+  auto up = to_list(w.up, w.up_count, up_name.c_str());
+  if (!up) return up.status();
+  LinearWeights result;
+  result.weight = std::move(*weight);
+  result.scale = std::move(*scale);
+  result.up = std::move(*up);
+  result.k_last = w.k_last != 0;
+  return result;
+}
+
+Activation to_activation(const megamoe_layer& layer) {
+  Activation result;
+  if (layer.activation != nullptr) result.name = layer.activation;
+  const struct {
+    uint32_t bit;
+    std::optional<double> Activation::*field;
+    double value;
+  } parameters[] = {{MEGAMOE_HAS_CLAMP, &Activation::clamp, layer.clamp},
+                    {MEGAMOE_HAS_ALPHA, &Activation::alpha, layer.alpha},
+                    {MEGAMOE_HAS_BETA, &Activation::beta, layer.beta},
+                    {MEGAMOE_HAS_LINEAR_BETA, &Activation::linear_beta, layer.linear_beta}};
+  for (const auto& p : parameters) {
+    if ((layer.activation_has & p.bit) != 0) result.*p.field = p.value;
+  }
+  return result;
+}
+
+}  // namespace megamoe::c_api

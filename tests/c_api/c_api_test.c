@@ -1,0 +1,194 @@
+/* The C interface from plain C: a layer small enough to compute by hand, versioned structs, errors with
+ * messages. */
+#include "megamoe/c.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int failures = 0;
+
+static void check(int good, int line, const char* what) {
+  if (good) return;
+  ++failures;
+  printf("%d: %s; last error: %s\n", line, what, megamoe_last_error());
+}
+#define CHECK(condition) check((condition), __LINE__, #condition)
+
+static int error_is(int32_t code, int32_t expected, const char* message) {
+  return code == expected && strcmp(megamoe_last_error(), message) == 0;
+}
+
+enum { kInvalidArgument = 1, kInvalidType = 2, kUnsupported = 3, kClosed = 10 };
+
+/* One token of width 1, one expert: y = silu(2 * 1) * (2 * 3) * 0.5, with bfloat16 between the steps. */
+static uint16_t x[1] = {0x4000};               /* 2 */
+static uint16_t gate_up[2] = {0x3f80, 0x4040}; /* 1, 3 */
+static uint16_t down[1] = {0x3f00};            /* 0.5 */
+static int32_t ids[1] = {0};
+static float weights[1] = {1.0f};
+static uint16_t y[1];
+static int32_t nums[1];
+
+static void fill_weights(megamoe_linear_weights* weights1, megamoe_linear_weights* weights2,
+                         megamoe_tensor tensors[2]) {
+  const int64_t shape1[3] = {1, 1, 2}, shape2[3] = {1, 1, 1};
+  tensors[0] = megamoe_row_major(gate_up, megamoe_dtype("bfloat16"), 3, shape1);
+  tensors[1] = megamoe_row_major(down, megamoe_dtype("bfloat16"), 3, shape2);
+  megamoe_init_linear_weights(weights1, sizeof *weights1);
+  megamoe_init_linear_weights(weights2, sizeof *weights2);
+  weights1->weight = &tensors[0];
+  weights1->weight_count = 1;
+  weights2->weight = &tensors[1];
+  weights2->weight_count = 1;
+}
+
+static void fill_config(megamoe_buffer_config* config) {
+  megamoe_init_buffer_config(config, sizeof *config);
+  config->num_experts = 1;
+  config->num_max_tokens_per_rank = 4;
+  config->num_topk = 1;
+  config->hidden = 1;
+  config->intermediate_hidden = 1;
+}
+
+static void test_layer(int packed) {
+  const int64_t shape[2] = {1, 1}, one[1] = {1};
+  const megamoe_tensor tx = megamoe_row_major(x, megamoe_dtype("bfloat16"), 2, shape);
+  const megamoe_tensor tids = megamoe_row_major(ids, megamoe_dtype("int32"), 2, shape);
+  const megamoe_tensor tweights = megamoe_row_major(weights, megamoe_dtype("float32"), 2, shape);
+  const megamoe_tensor ty = megamoe_row_major(y, megamoe_dtype("bfloat16"), 2, shape);
+  const megamoe_tensor tnums = megamoe_row_major(nums, megamoe_dtype("int32"), 1, one);
+  megamoe_tensor tensors[2];
+  megamoe_linear_weights weights1, weights2;
+  megamoe_buffer_config config;
+  megamoe_buffer_options options;
+  megamoe_layer layer;
+  megamoe_call call;
+  megamoe_group* group = NULL;
+  megamoe_buffer* buffer = NULL;
+  megamoe_packed_weights *packed1 = NULL, *packed2 = NULL;
+  megamoe_op* op = NULL;
+  int64_t bytes = 0;
+
+  fill_weights(&weights1, &weights2, tensors);
+  fill_config(&config);
+  megamoe_init_buffer_options(&options, sizeof options);
+  options.threads = 1;
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == 0 && bytes > 0);
+  CHECK(megamoe_group_self(&group) == 0);
+  CHECK(megamoe_buffer_create(group, &config, &options, &buffer) == 0);
+  megamoe_group_release(group);
+  CHECK(megamoe_buffer_experts_per_rank(buffer) == 1);
+
+  megamoe_init_layer(&layer, sizeof layer);
+  if (packed) {
+    CHECK(megamoe_pack_linear1(&weights1, 1, 1, &packed1) == 0);
+    CHECK(megamoe_pack_linear2(&weights2, 1, &packed2) == 0);
+    CHECK(megamoe_packed_weights_bytes(packed1) > 0);
+    layer.packed1 = packed1;
+    layer.packed2 = packed2;
+  } else {
+    layer.weight1 = &weights1;
+    layer.weight2 = &weights2;
+  }
+  CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
+  megamoe_packed_weights_release(packed1);
+  megamoe_packed_weights_release(packed2);
+  CHECK(strstr(megamoe_op_describe(op), "scenario: A16W16") != NULL);
+
+  megamoe_init_call(&call, sizeof call);
+  call.x = &tx;
+  call.topk_ids = &tids;
+  call.topk_weights = &tweights;
+  call.y = &ty;
+  call.expert_token_nums = &tnums;
+  y[0] = 0;
+  nums[0] = -1;
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(y[0] == 0x40a9); /* 5.28125 */
+  CHECK(nums[0] == 1);
+
+  /* A wrong id is an error that names it; outputs stay. */
+  ids[0] = 7;
+  CHECK(megamoe_op_run(op, &call) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "topk_ids[0][0] = 7") != NULL);
+  CHECK(y[0] == 0x40a9);
+  ids[0] = 0;
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(megamoe_op_run(op, NULL) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "call = null: expected a struct") != NULL);
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(megamoe_buffer_refuse_call(buffer, kInvalidArgument, "not today") == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "not today") != NULL);
+
+  CHECK(megamoe_buffer_destroy(buffer) == 0);
+  CHECK(megamoe_op_run(op, &call) == kClosed);
+  megamoe_op_release(op);
+  megamoe_buffer_release(buffer);
+}
+
+/* A struct of a caller that was built with an older or a newer header. */
+static void test_versions(void) {
+  struct {
+    megamoe_buffer_config known;
+    int64_t later;
+  } newer;
+  megamoe_buffer_config config;
+  int64_t bytes = 0, same = 0;
+  fill_config(&config);
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == 0);
+  config.struct_size = offsetof(megamoe_buffer_config, combine_quant_mode);
+  config.combine_quant_mode = 99; /* past what this caller says it has */
+  CHECK(megamoe_ccl_buffer_size(1, &config, &same) == 0 && same == bytes);
+
+  fill_config(&newer.known);
+  newer.known.struct_size = sizeof newer;
+  newer.later = 0;
+  CHECK(megamoe_ccl_buffer_size(1, &newer.known, &same) == 0 && same == bytes);
+  newer.later = 1;
+  CHECK(megamoe_ccl_buffer_size(1, &newer.known, &same) == kUnsupported);
+  config.struct_size = 0;
+  CHECK(megamoe_ccl_buffer_size(1, &config, &same) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "config.struct_size = 0: expected ") != NULL);
+}
+
+static void test_errors(void) {
+  megamoe_tensor tensors[2];
+  megamoe_linear_weights weights1, weights2;
+  megamoe_packed_weights* packed = NULL;
+  megamoe_group* groups[2] = {NULL, NULL};
+  int64_t bytes = 0;
+  CHECK(error_is(megamoe_group_self(NULL), kInvalidArgument, "group = null: expected a pointer"));
+  CHECK(error_is(megamoe_ccl_buffer_size(1, NULL, &bytes), kInvalidArgument,
+                 "config = null: expected a struct"));
+  CHECK(error_is(megamoe_op_run(NULL, NULL), kInvalidArgument, "op = null: expected a pointer"));
+  fill_weights(&weights1, &weights2, tensors);
+  tensors[0].dims = 9;
+  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
+                 "weight1.dims = 9: expected 0 to 5"));
+  tensors[0].dims = 3;
+  tensors[0].dtype = megamoe_dtype("no type");
+  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
+                 "weight1.dtype = -1: expected a number from megamoe_dtype"));
+  tensors[0].dtype = megamoe_dtype("float32");
+  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidType,
+                 "weight1 has type float32: expected bfloat16 or int8"));
+  CHECK(packed == NULL);
+  CHECK(megamoe_group_local(2, groups) == 0);
+  CHECK(groups[0] != NULL && groups[1] != NULL);
+  megamoe_group_release(groups[0]);
+  megamoe_group_release(groups[1]);
+  CHECK(megamoe_group_local(0, groups) != 0);
+  CHECK(strcmp(megamoe_code_name(kInvalidType), "invalid type") == 0);
+}
+
+int main(void) {
+  CHECK(megamoe_c_version() == MEGAMOE_C_VERSION);
+  CHECK(strlen(megamoe_version()) > 0);
+  test_layer(0);
+  test_layer(1);
+  test_versions();
+  test_errors();
+  printf("%d failures\n", failures);
+  return failures != 0;
+}
