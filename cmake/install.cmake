@@ -21,9 +21,9 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/megamoeConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/megamoeConfig.cmake ${PROJECT_BINARY_DIR}/megamoeConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT dev)
 
-# A static library needs what it uses named at every link, a shared one does not.
+# A static library needs what it uses named at every link, the C++ runtime for C programs too; a shared one does not.
 if(library_type STREQUAL "STATIC_LIBRARY")
-  set(pc_dependencies "Requires: hwloc\nLibs: -L\${libdir} -lmegamoe -pthread")
+  set(pc_dependencies "Requires: hwloc\nLibs: -L\${libdir} -lmegamoe -lstdc++ -lm -pthread")
 else()
   set(pc_dependencies "Requires.private: hwloc\nLibs: -L\${libdir} -lmegamoe")
 endif()
