@@ -33,7 +33,7 @@ void send_row(Session& session, const SymmLayout& layout, const RowPlan& plan, i
   }
   transport.put(owner, layout.weights + at * sizeof(float), &weight, sizeof weight);
   transport.put(owner, layout.homes + at * sizeof(RowHome), &home, sizeof home);
-  const int64_t block = in_expert / layout.input.block_rows;
+  const int64_t block = plan.block_of(expert, in_expert);
   count_one(session, owner,
             layout.arrived + static_cast<size_t>(plan.first_block(expert) + block) * sizeof(uint32_t),
             static_cast<uint32_t>(plan.block_rows(expert, block)));

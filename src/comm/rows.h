@@ -26,13 +26,20 @@ class RowPlan {
   int64_t first_block(int64_t expert) const { return first_block_[expert]; }
   /// Position inside the expert of this rank's first row.
   int64_t self_offset(int64_t expert) const { return self_offset_[expert]; }
+  /// Blocks an expert's rows are split into, as evenly as whole rows allow, each at most block_rows tall.
   int64_t blocks(int64_t expert) const {
     return (total_[expert] + input_.block_rows - 1) / input_.block_rows;
   }
-  /// Rows of block b of an expert.
+  /// First row of block b inside its expert; block b ends where block b + 1 starts.
+  int64_t block_begin(int64_t expert, int64_t b) const { return total_[expert] * b / blocks(expert); }
   int64_t block_rows(int64_t expert, int64_t b) const {
-    const int64_t left = total_[expert] - b * input_.block_rows;
-    return left < input_.block_rows ? left : input_.block_rows;
+    return block_begin(expert, b + 1) - block_begin(expert, b);
+  }
+  /// The block that holds a row of an expert.
+  int64_t block_of(int64_t expert, int64_t row) const {
+    int64_t b = row * blocks(expert) / total_[expert];
+    while (block_begin(expert, b + 1) <= row) ++b;
+    return b;
   }
 
  private:

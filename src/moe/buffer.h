@@ -33,7 +33,7 @@ struct Block {
 
 /// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams
 /// in, few enough that a block's activations stay in the second-level cache.
-inline constexpr int64_t kBlockRows = 64;
+inline constexpr int64_t kBlockRows = 128;
 
 /// Private memory of a rank. Pages are touched on first use, so a size is an upper bound and not a cost.
 struct Workspace {

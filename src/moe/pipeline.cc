@@ -64,7 +64,7 @@ class Call {
     for (int64_t local = 0; local < owner_.local_experts; ++local) {
       const int64_t expert = first_expert + local;
       for (int64_t b = 0; b < owner_.rows.blocks(expert); ++b) {
-        blocks.push_back({local, owner_.rows.first_row(expert) + b * kBlockRows,
+        blocks.push_back({local, owner_.rows.first_row(expert) + owner_.rows.block_begin(expert, b),
                           owner_.rows.block_rows(expert, b),
                           owner_.layout.arrived +
                               static_cast<size_t>(owner_.rows.first_block(expert) + b) * sizeof(uint32_t)});
