@@ -24,8 +24,7 @@ struct BufferConfig {
   int64_t num_topk = 0;                 ///< K, slots per token
   int64_t hidden = 0;                   ///< H
   int64_t intermediate_hidden = 0;      ///< I, width after the gated activation
-  int64_t max_recv_token_num =
-      0;  ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * min(K, E_local)
+  int64_t max_recv_token_num = 0;  ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * num_topk
   int dispatch_quant_mode = 0;  ///< 0 none, 2 int8 per token
   DType dispatch_quant_out_dtype = DType::kUndefined;
   int combine_quant_mode = 0;

@@ -153,7 +153,7 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   }
   if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
     return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
-                                              ": expected a number >= 0 (0 = not clamped)");
+                                              ": expected a number >= 0 (0 = not clamped), the first of activation_params");
   }
   // Callers pass the largest float for "no clamp", also to activations that have none.
   const bool clamps = activation.clamp && *activation.clamp > 0 && *activation.clamp < 3.4028234e38;
