@@ -14,6 +14,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("build", type=Path, help="build directory (Release)")
     parser.add_argument("--nm", default="nm")
     parser.add_argument("--objdump", default="objdump")
+    parser.add_argument("--compiler", default="GNU", help="CMake's id of the compiler that made the objects")
     return parser.parse_args()
 
 
