@@ -15,7 +15,7 @@ namespace {
 
 // Expert layers run for seconds on a loaded machine; a rank that waits this long has lost its peers.
 constexpr std::chrono::minutes kDeadline{10};
-constexpr int64_t kSpansKept = 1 << 16;
+constexpr int64_t kSpansKept = 1 << 18;
 constexpr int64_t kTextKept = 1 << 14;
 
 int64_t now_ns() {
@@ -124,17 +124,23 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, cons
   }
   int64_t repeats = 1;
   for (int64_t i = 0; i < repeats; ++i) {
+    const auto routings = static_cast<int64_t>(batch.more_topk_ids.size()) + 1;
+    const int64_t turn = (i + 1) % routings;
+    args.topk_ids = row_range(turn == 0 ? batch.topk_ids : batch.more_topk_ids[static_cast<size_t>(turn - 1)],
+                              begin, count);
     int64_t* const times = report.times.data() + (i * ranks + rank) * 2;
     times[0] = now_ns();
     MEGAMOE_RETURN_IF_ERROR(op.run(args));
     times[1] = now_ns();
     if (rank == 0) calls.fetch_add(1, std::memory_order_relaxed);
+    if (options.trace) {
+      const std::vector<TraceSpan> spans = buffer.trace();
+      int64_t& kept = report.span_counts[rank];
+      const int64_t more = std::min<int64_t>(kSpansKept - kept, static_cast<int64_t>(spans.size()));
+      std::copy_n(spans.begin(), more, report.spans.data() + rank * kSpansKept + kept);
+      kept += more;
+    }
     repeats = report.plan[0].load(std::memory_order_acquire);
-  }
-  if (options.trace) {
-    const std::vector<TraceSpan> spans = buffer.trace();
-    report.span_counts[rank] = std::min<int64_t>(kSpansKept, static_cast<int64_t>(spans.size()));
-    std::copy_n(spans.begin(), report.span_counts[rank], report.spans.data() + rank * kSpansKept);
   }
   return Status::ok();
 }

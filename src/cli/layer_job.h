@@ -17,6 +17,9 @@ namespace megamoe::cli {
 /// Tokens of all ranks together; rank r takes rows [T r / ranks, T (r + 1) / ranks).
 struct Batch {
   TensorView x, topk_ids, topk_weights;
+  /// Further routings of the same tokens: timed calls take them in turn, so that one call's weights are not
+  /// the next one's cache contents. Results of such a batch are those of its last call.
+  std::vector<TensorView> more_topk_ids;
   int64_t tokens() const { return x.shape[0]; }
 };
 
@@ -42,7 +45,7 @@ struct BatchResult {
   SharedArray<uint16_t> y;                    ///< (T, H)
   SharedArray<int32_t> expert_token_nums;     ///< (E,)
   std::vector<double> seconds;                ///< of each timed call: first rank in to last rank out
-  std::vector<std::vector<TraceSpan>> spans;  ///< by rank, of the last call
+  std::vector<std::vector<TraceSpan>> spans;  ///< by rank, of the timed calls
   double median_seconds() const;
 };
 

@@ -26,7 +26,7 @@ struct RunOptions {
   std::string scenario = "all";
   int64_t layer = -1;
   int64_t tokens = 0;
-  int64_t repeat = 5;
+  int64_t repeat = 10;
 };
 
 /// One line of the result.
@@ -40,6 +40,7 @@ struct Row {
   double tokens_per_second = 0;
   double hidden = 0;
   bool counts_equal = false;
+  std::vector<std::pair<std::string, double>> stages;  ///< seconds of all threads in all timed calls
 
   bool good() const { return counts_equal && error < bound; }
 };
@@ -137,6 +138,7 @@ class Runner {
             : NAN;
     row.tokens_per_second = static_cast<double>(row.tokens) / got.median_seconds();
     row.hidden = hidden_share(got.spans);
+    row.stages = stage_seconds(got.spans);
     row.counts_equal = std::equal(want->expert_token_nums.begin(), want->expert_token_nums.end(),
                                   got.expert_token_nums.data());
     rows_.push_back(row);
@@ -173,6 +175,8 @@ class Runner {
     };
     nlohmann::ordered_json lines = nlohmann::ordered_json::array();
     for (const Row& row : rows_) {
+      nlohmann::ordered_json stages;
+      for (const auto& [stage, seconds] : row.stages) stages[stage] = seconds;
       lines.push_back({{"layer", row.layer},
                        {"scenario", row.scenario},
                        {"isa", row.isa},
@@ -184,6 +188,7 @@ class Runner {
                        {"tokens_per_second", row.tokens_per_second},
                        {"hidden_share", number(row.hidden)},
                        {"expert_token_nums_equal", row.counts_equal},
+                       {"stage_seconds", std::move(stages)},
                        {"ok", row.good()}});
     }
     const nlohmann::ordered_json result = {

@@ -56,4 +56,19 @@ double hidden_share(const std::vector<std::vector<TraceSpan>>& ranks) {
   return total > 0 ? hidden / total : std::numeric_limits<double>::quiet_NaN();
 }
 
+std::vector<std::pair<std::string, double>> stage_seconds(const std::vector<std::vector<TraceSpan>>& ranks) {
+  std::vector<std::pair<std::string, double>> result;
+  for (int stage = 0; stage <= static_cast<int>(Stage::kWait); ++stage) {
+    double seconds = 0;
+    for (const auto& spans : ranks) {
+      for (const TraceSpan& span : spans) {
+        if (static_cast<int>(span.stage) == stage)
+          seconds += static_cast<double>(span.end_ns - span.begin_ns) * 1e-9;
+      }
+    }
+    result.emplace_back(trace_stage_name(static_cast<Stage>(stage)), seconds);
+  }
+  return result;
+}
+
 }  // namespace megamoe::cli

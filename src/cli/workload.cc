@@ -71,19 +71,21 @@ Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* n
   return counts;
 }
 
-Tokens::Tokens(const Shape& shape, int64_t tokens)
+Tokens::Tokens(const Shape& shape, int64_t tokens, int routings)
     : shape_(shape),
       tokens_(tokens),
+      routings_(routings),
       x_(static_cast<size_t>(tokens * shape.hidden)),
-      ids_(static_cast<size_t>(tokens * shape.topk)),
-      weights_(ids_.size()) {}
+      ids_(static_cast<size_t>(tokens * shape.topk * routings)),
+      weights_(static_cast<size_t>(tokens * shape.topk)) {}
 
 void Tokens::random_states(uint64_t seed) {
   Values values(seed);
   for (uint16_t& x : x_) x = values.next(1.0f);
 }
 
-Result<Tokens> Tokens::random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed) {
+Result<Tokens> Tokens::random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed,
+                              int routings) {
   std::vector<double> chances(static_cast<size_t>(shape.experts), 1.0);
   if (routing == "zipf") {
     for (size_t e = 0; e < chances.size(); ++e) chances[e] = 1.0 / static_cast<double>(e + 1);
@@ -92,26 +94,27 @@ Result<Tokens> Tokens::random(const Shape& shape, int64_t tokens, const std::str
   } else if (routing != "uniform") {
     return Status(Code::kInvalidArgument, "--routing = " + routing + ": expected uniform, zipf or one");
   }
-  Tokens result(shape, tokens);
+  Tokens result(shape, tokens, routings);
   result.random_states(seed);
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> uniform(1e-12, 1.0);
   std::vector<std::pair<double, int32_t>> keys(chances.size());
-  for (int64_t t = 0; t < tokens; ++t) {
+  for (int64_t t = 0; t < tokens * routings; ++t) {
     // The k smallest exponential keys are a draw without replacement by these chances.
     for (size_t e = 0; e < chances.size(); ++e) {
       const double key = chances[e] > 0 ? -std::log(uniform(random)) / chances[e] : INFINITY;
       keys[e] = {key, static_cast<int32_t>(e)};
     }
     std::partial_sort(keys.begin(), keys.begin() + shape.topk, keys.end());
-    double sum = 0;
-    std::vector<double> weights(static_cast<size_t>(shape.topk));
-    for (double& w : weights) sum += w = uniform(random) + 0.1;
     for (int64_t k = 0; k < shape.topk; ++k) {
-      const auto at = static_cast<size_t>(t * shape.topk + k);
-      result.ids_[at] = keys[static_cast<size_t>(k)].second;
-      result.weights_[at] = static_cast<float>(weights[static_cast<size_t>(k)] / sum);
+      result.ids_[static_cast<size_t>(t * shape.topk + k)] = keys[static_cast<size_t>(k)].second;
     }
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto row = result.weights_.begin() + t * shape.topk;
+    double sum = 0;
+    for (int64_t k = 0; k < shape.topk; ++k) sum += row[k] = static_cast<float>(uniform(random) + 0.1);
+    for (int64_t k = 0; k < shape.topk; ++k) row[k] = static_cast<float>(row[k] / sum);
   }
   return result;
 }
@@ -126,7 +129,7 @@ Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const TensorVi
                ? static_cast<const float*>(router.data)[i]
                : format::bf16_to_float(static_cast<const uint16_t*>(router.data)[i]);
   };
-  Tokens result(shape, tokens);
+  Tokens result(shape, tokens, 1);
   result.random_states(seed);
   std::vector<std::pair<double, int32_t>> scores(static_cast<size_t>(shape.experts));
   for (int64_t t = 0; t < tokens; ++t) {
@@ -153,15 +156,29 @@ Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const TensorVi
 }
 
 Batch Tokens::batch() const {
-  return {TensorView(x_.data(), DType::kBFloat16, {tokens_, shape_.hidden}),
-          TensorView(ids_.data(), DType::kInt32, {tokens_, shape_.topk}),
-          TensorView(weights_.data(), DType::kFloat32, {tokens_, shape_.topk})};
+  const auto ids = [&](int routing) {
+    return TensorView(ids_.data() + routing * tokens_ * shape_.topk, DType::kInt32, {tokens_, shape_.topk});
+  };
+  Batch batch;
+  batch.x = TensorView(x_.data(), DType::kBFloat16, {tokens_, shape_.hidden});
+  batch.topk_ids = ids(0);
+  batch.topk_weights = TensorView(weights_.data(), DType::kFloat32, {tokens_, shape_.topk});
+  for (int r = 1; r < routings_; ++r) batch.more_topk_ids.push_back(ids(r));
+  return batch;
 }
 
-int64_t Tokens::distinct_experts() const {
-  std::vector<bool> used(static_cast<size_t>(shape_.experts));
-  for (int32_t id : ids_) used[static_cast<size_t>(id)] = true;
-  return std::count(used.begin(), used.end(), true);
+double Tokens::distinct_experts() const {
+  std::vector<int> last(static_cast<size_t>(shape_.experts), -1);
+  int64_t distinct = 0;
+  const int64_t slots = tokens_ * shape_.topk;
+  for (int r = 0; r < routings_; ++r) {
+    for (int64_t i = 0; i < slots; ++i) {
+      int& seen = last[static_cast<size_t>(ids_[static_cast<size_t>(r * slots + i)])];
+      distinct += seen != r;
+      seen = r;
+    }
+  }
+  return static_cast<double>(distinct) / routings_;
 }
 
 RandomLayer::RandomLayer(const Shape& shape, uint64_t seed)

@@ -23,24 +23,25 @@ Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* n
 class Tokens {
  public:
   /// Random hidden states and routing. "uniform": distinct experts, all alike. "zipf": distinct experts,
-  /// expert e with weight 1 / (e + 1). "one": every slot to expert 0 in turn with its neighbours, so that the
-  /// first top-k experts get all.
-  static Result<Tokens> random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed);
-  /// Random hidden states, routed by a router weight (experts, hidden): softmax, top-k, renormalised.
+  /// expert e with weight 1 / (e + 1). "one": every token to the same first top-k experts. `routings` draws.
+  static Result<Tokens> random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed,
+                               int routings = 1);
+  /// Random hidden states, routed once by a router weight (experts, hidden): softmax, top-k, renormalised.
   static Result<Tokens> routed(const Shape& shape, int64_t tokens, const TensorView& router, uint64_t seed);
 
   Batch batch() const;
-  /// Experts that at least one slot goes to.
-  int64_t distinct_experts() const;
+  /// Experts that at least one slot goes to, on average over the routings.
+  double distinct_experts() const;
 
  private:
-  Tokens(const Shape& shape, int64_t tokens);
+  Tokens(const Shape& shape, int64_t tokens, int routings);
   void random_states(uint64_t seed);
 
   Shape shape_;
   int64_t tokens_;
+  int routings_;
   std::vector<uint16_t> x_;
-  std::vector<int32_t> ids_;
+  std::vector<int32_t> ids_;  ///< [routing][token][slot]
   std::vector<float> weights_;
 };
 

@@ -23,6 +23,11 @@ TEST(HiddenShare, CountsComputeOfAnyRankOnce) {
   // 40 of the dispatch, nothing of the combine.
   EXPECT_DOUBLE_EQ(hidden_share({first, second}), 40.0 / 120.0);
   EXPECT_TRUE(std::isnan(hidden_share({{}, {}})));
+  for (const auto& [stage, seconds] : stage_seconds({first, second})) {
+    if (stage == trace_stage_name(Stage::kDispatch)) {
+      EXPECT_DOUBLE_EQ(seconds, 100e-9);
+    }
+  }
 }
 
 reference::Stages some_stages() {
@@ -78,13 +83,16 @@ TEST(StageCompare, NamesTheFirstStageThatDiffers) {
 TEST(Workload, RandomRouting) {
   const Shape shape{8, 4, 6, 3};
   for (const char* routing : {"uniform", "zipf", "one"}) {
-    auto tokens = Tokens::random(shape, 50, routing, 1);
+    auto tokens = Tokens::random(shape, 50, routing, 1, 2);
     ASSERT_TRUE(tokens) << tokens.status().message();
     const Batch batch = tokens->batch();
     const auto* ids = static_cast<const int32_t*>(batch.topk_ids.data);
     const auto* weights = static_cast<const float*>(batch.topk_weights.data);
-    for (int t = 0; t < 50; ++t) {
+    ASSERT_EQ(batch.more_topk_ids.size(), 1u);
+    EXPECT_EQ(batch.more_topk_ids[0].data, ids + 150);
+    for (int t = 0; t < 100; ++t) {
       EXPECT_EQ(std::set<int32_t>(ids + 3 * t, ids + 3 * t + 3).size(), 3u);
+      if (t >= 50) continue;
       EXPECT_NEAR(weights[3 * t] + weights[3 * t + 1] + weights[3 * t + 2], 1, 1e-5);
     }
     EXPECT_EQ(tokens->distinct_experts(), std::string(routing) == "one" ? 3 : 6);
