@@ -19,7 +19,7 @@ CXX_FILES = git ls-files --cached --others --exclude-standard -- '*.cc' '*.h' '*
 
 .PHONY: run
 run: setup ## Build, then run the trained example on four ranks and print one table
-	@$(CONFIGURE) --preset release
+	@$(CONFIGURE) --preset release >/dev/null
 	@$(COMPILE) release --target megamoe_cli
 	build/release/bin/megamoe run examples/tiny_moe/checkpoint --input examples/tiny_moe/captured.safetensors \
 	  --scenario all --ranks 4 --transport shm
@@ -32,12 +32,12 @@ test: build ## Build, then run all C++ and Python tests but the long ones
 
 .PHONY: build
 build: setup-python ## Build the release preset: library, tool, tests, Python extension
-	@$(CONFIGURE) --preset release $(WITH_PYTHON)
+	@$(CONFIGURE) --preset release $(WITH_PYTHON) >/dev/null
 	@$(COMPILE) release
 
 .PHONY: bench
 bench: setup ## Measure the kernels, and two model shapes beside the ceilings of this machine
-	@$(CONFIGURE) --preset release
+	@$(CONFIGURE) --preset release >/dev/null
 	@$(COMPILE) release --target megamoe_cli kernel_bench
 	build/release/bin/kernel_bench
 	build/release/bin/megamoe bench --shape 2048x768x128x8 --tokens 1,4,16,64,256,1024 --scenario all
@@ -62,7 +62,7 @@ test-long: build ## Run the long C++ tests too
 
 .PHONY: asan ubsan tsan
 asan ubsan tsan: setup ## Build the C++ tests under a sanitizer and run them
-	@$(CONFIGURE) --preset $@
+	@$(CONFIGURE) --preset $@ >/dev/null
 	@$(COMPILE) $@
 	@$(CTEST) $@ --label-exclude long
 

@@ -75,7 +75,7 @@ install_packages() {
 
 install_python() {
   python=$(scripts/find_python.sh)
-  wanted=$(cat requirements-test.txt "$(command -v "$python")" | cksum)
+  wanted=$({ echo "$PWD"; cat requirements-test.txt scripts/setup.sh "$(command -v "$python")"; } | cksum)
   [ -x .venv/bin/python ] && [ "$(cat .venv/.installed 2>/dev/null)" = "$wanted" ] && return 0
   echo "setup: making .venv (downloads PyTorch the first time)"
   "$python" -m venv --clear .venv || fail "$python cannot make a virtual environment"
