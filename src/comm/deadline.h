@@ -19,6 +19,7 @@ class Deadline {
 
   bool passed() const { return Clock::now() >= end_; }
   Clock::time_point end() const { return end_; }
+  std::chrono::milliseconds limit() const { return limit_; }
   int64_t limit_ms() const { return limit_.count(); }
   /// Milliseconds left for poll(): rounded up, between 0 and `most`.
   int left_ms(int most) const {

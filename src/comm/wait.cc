@@ -12,6 +12,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSpinsPerLook = 32;  ///< tests between two looks at the clock
 constexpr std::chrono::milliseconds kNap{10};
 constexpr std::chrono::milliseconds kLivenessPeriod{60};
+/// A round that took longer counts no more than this against the deadline: the whole job was stopped, and the
+/// peers get the chance to deliver after it goes on.
+constexpr std::chrono::milliseconds kMostPerRound{200};
 
 /// Counts this thread among the sleepers of its rank.
 class Sleeper {
@@ -35,7 +38,7 @@ Status Session::wait_impl(bool (*ready)(void*), void* ready_context, std::string
   MEGAMOE_RETURN_IF_ERROR(impl.ended());
   if (ready(ready_context)) return Status::ok();
 
-  const Deadline deadline(impl.options.deadline);
+  const std::chrono::nanoseconds limit = Deadline(impl.options.deadline).limit();
   const Clock::time_point start = Clock::now();
   while (Clock::now() - start < impl.options.spin) {
     for (int i = 0; i < kSpinsPerLook; ++i) {
@@ -46,7 +49,9 @@ Status Session::wait_impl(bool (*ready)(void*), void* ready_context, std::string
   }
 
   SegmentHeader& own = impl.header(impl.rank);
-  Clock::time_point asked = start;
+  Clock::time_point last = start;
+  std::chrono::nanoseconds waited{0};
+  std::chrono::nanoseconds next_question = kLivenessPeriod;
   for (;;) {
     const uint32_t bell = own.bell.load(std::memory_order_seq_cst);
     const Sleeper sleeper(own);
@@ -55,16 +60,19 @@ Status Session::wait_impl(bool (*ready)(void*), void* ready_context, std::string
     if (ready(ready_context)) return Status::ok();
     MEGAMOE_RETURN_IF_ERROR(impl.ended());
     const Clock::time_point now = Clock::now();
-    const bool ask = now - asked >= kLivenessPeriod;
-    if (ask) asked = now;
+    waited += std::min<std::chrono::nanoseconds>(now - last, kMostPerRound);
+    last = now;
+    const bool ask = waited >= next_question;
+    if (ask) next_question = waited + kLivenessPeriod;
     MEGAMOE_RETURN_IF_ERROR(impl.check_peers(stage, ask));
-    if (now >= deadline.end()) {
+    if (waited >= limit) {
       return fail(Code::kTimedOut, impl.rank, stage,
                   "rank " + std::to_string(impl.rank) + " waited longer than the limit of " +
-                      std::to_string(deadline.limit_ms()) + " ms in the " + stage_name(stage) + " of call " +
-                      std::to_string(current_call()) + (late != nullptr ? " for " + late(late_context) : ""));
+                      std::to_string(limit.count() / 1000000) + " ms in the " + stage_name(stage) +
+                      " of call " + std::to_string(current_call()) +
+                      (late != nullptr ? " for " + late(late_context) : ""));
     }
-    base::futex_wait(own.bell, bell, std::min<std::chrono::nanoseconds>(kNap, deadline.end() - now),
+    base::futex_wait(own.bell, bell, std::min<std::chrono::nanoseconds>(kNap, limit - waited),
                      base::FutexScope::kShared);
   }
 }

@@ -125,6 +125,36 @@ TEST(Failure, StoppedRankIsOnlySlow) {
   EXPECT_EQ(children[1].finish().text, "ok");
 }
 
+TEST(Failure, JobStoppedForLongerThanTheDeadlineGoesOn) {
+  const std::string key = fresh_key();
+  std::vector<Child> children;
+  for (int r = 0; r < 2; ++r) {
+    children.emplace_back([&, r]() -> std::string {
+      auto session = open_small(*Group::shm(key, r, 2), milliseconds(1500));
+      if (!session.is_ok()) return session.status().message();
+      Caller caller(**session, 1, [&](uint64_t call, Point point) {
+        // Rank 1 stops while rank 0 waits for it; the test then stops rank 0 too.
+        if (r == 1 && call == 2 && point == Point::kBeforeCombine) raise(SIGSTOP);
+      });
+      for (int i = 0; i < 20; ++i) {
+        const Status status = caller.call();
+        if (!status.is_ok()) return status.message();
+      }
+      return "ok";
+    });
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(children[1].pid(), &status, WUNTRACED), children[1].pid());
+  ASSERT_TRUE(WIFSTOPPED(status));
+  kill(children[0].pid(), SIGSTOP);
+  ASSERT_EQ(waitpid(children[0].pid(), &status, WUNTRACED), children[0].pid());
+  std::this_thread::sleep_for(milliseconds(2500));
+  kill(children[0].pid(), SIGCONT);
+  kill(children[1].pid(), SIGCONT);
+  EXPECT_EQ(children[0].finish().text, "ok");
+  EXPECT_EQ(children[1].finish().text, "ok");
+}
+
 TEST(Failure, ForkedChildDoesNotDisturbItsParent) {
   const auto outcomes = run_shm(2, [](const Group& group) -> std::string {
     auto session = open_small(group);
