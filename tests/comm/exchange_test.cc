@@ -14,16 +14,16 @@ namespace {
 std::atomic<int64_t> allocations{0};
 }
 
-// Counts what the whole program allocates.
-void* operator new(size_t bytes) {
+// Counts what the whole program allocates. Not inlined: the compiler would see new and free as a wrong pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept {
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
-void operator delete(void* memory, size_t) noexcept {
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
   std::free(memory);
 }
 
