@@ -7,6 +7,7 @@
 
 #include "comm/call.h"
 #include "comm/ranks.h"
+#include "comm/segment_header.h"
 
 namespace megamoe::test {
 namespace {
@@ -368,9 +369,14 @@ TEST_P(EveryTransportWithPeers, WaitPastTheDeadlineNamesStageRanksAndLimit) {
   const auto outcomes = run([&](const Group& group) -> std::string {
     auto session = open_small(group, milliseconds(700));
     if (!session.is_ok()) return session.status().message();
-    Status status;
     if (group.rank() == 1) {
-      std::this_thread::sleep_for(milliseconds(2500));  // takes no part in call 1, though alive
+      // Alive, but takes no part in call 1 until every other rank has given up.
+      for (int r = 0; r < group.size(); ++r) {
+        const auto& peer = *reinterpret_cast<comm::SegmentHeader*>((*session)->segment(r));
+        while (r != 1 && peer.state.load() != comm::RankState::kFailed) {
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+      }
       return text_of((*session)->begin_call().status());
     }
     return text_of(Caller(**session).call());
