@@ -24,7 +24,8 @@ struct BufferConfig {
   int64_t num_topk = 0;                 ///< K, slots per token
   int64_t hidden = 0;                   ///< H
   int64_t intermediate_hidden = 0;      ///< I, width after the gated activation
-  int64_t max_recv_token_num = 0;  ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * num_topk
+  int64_t max_recv_token_num =
+      0;                        ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * num_topk
   int dispatch_quant_mode = 0;  ///< 0 none, 2 int8 per token
   DType dispatch_quant_out_dtype = DType::kUndefined;
   int combine_quant_mode = 0;
@@ -112,7 +113,9 @@ struct LinearWeights {
   std::vector<TensorView>
       weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
   std::vector<TensorView>
-      scale;            ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
+      scale;  ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
+  /// float32 per output channel, added after the channel scale (E_local, N) or E_local x (N,); usually empty.
+  std::vector<TensorView> bias;
   bool k_last = false;  ///< the reduction dimension is the last one
   /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up`
   /// the up columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
@@ -158,11 +161,17 @@ struct Layer {
   std::shared_ptr<const PackedWeights> packed1, packed2;
   LinearWeights weight1, weight2;  ///< raw weights stay the caller's and must outlive the MegaMoe
   Activation activation;
+  /// Experts that every token of this rank passes through, unweighted; all empty = none.
+  std::shared_ptr<const PackedWeights> shared_packed1, shared_packed2;
+  LinearWeights shared_weight1, shared_weight2;
+  DType shared_expert_quant_out_dtype =
+      DType::kUndefined;  ///< type of their token codes; undefined = as dispatch
 };
 
 /// Tensors of one call. T may differ between ranks and may be 0.
 struct CallArgs {
   TensorView x;              ///< (T, H) bfloat16
+  TensorView scales;         ///< scales of x where x is given as codes; otherwise absent
   TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
   TensorView topk_weights;   ///< (T, K) float32 or bfloat16
   TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0

@@ -64,6 +64,11 @@ Status MegaMoe::Impl::check_layer(const SymmBuffer::Impl& owner) {
   if (!planned) return planned.status();
   activation = *planned;
 
+  if (layer.shared_packed1 != nullptr || layer.shared_packed2 != nullptr ||
+      !layer.shared_weight1.weight.empty() || !layer.shared_weight2.weight.empty()) {
+    return Status(Code::kUnsupported,
+                  "shared_weight1 / shared_weight2 is given: expected none in this scenario");
+  }
   const BufferConfig& config = owner.config;
   const bool owns_experts = owner.local_experts > 0;
   if (owns_experts) {

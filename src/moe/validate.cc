@@ -152,8 +152,9 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
                   "activation = \"" + activation.name + "\": expected one of " + names);
   }
   if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
-    return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
-                                              ": expected a number >= 0 (0 = not clamped), the first of activation_params");
+    return Status(Code::kInvalidArgument,
+                  "activation_clamp = " + number(*activation.clamp) +
+                      ": expected a number >= 0 (0 = not clamped), the first of activation_params");
   }
   // Callers pass the largest float for "no clamp", also to activations that have none.
   const bool clamps = activation.clamp && *activation.clamp > 0 && *activation.clamp < 3.4028234e38;
@@ -199,6 +200,9 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
                                        std::to_string(config.num_max_tokens_per_rank));
   }
   MEGAMOE_RETURN_IF_ERROR(expect_data("x", args.x));
+  if (args.scales.present()) {
+    return Status(Code::kInvalidArgument, "scales is given: expected none for x of type bfloat16");
+  }
   MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, config.num_topk}));
   MEGAMOE_RETURN_IF_ERROR(expect_data("topk_ids", args.topk_ids));

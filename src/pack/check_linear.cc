@@ -169,6 +169,11 @@ Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const ch
   if (!sizes_fit(g)) {
     return invalid(who + " has shape " + shape + ": expected a size in bytes below 2^63");
   }
+  if (!weights.bias.empty()) {
+    std::string bias_name = who;
+    return invalid(bias_name.replace(0, std::string("weight").size(), "bias") +
+                   " is given: expected none with " + dtype_name(g.dtype) + " weights");
+  }
   std::string scale_name = who;
   scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
   if (Status status = check_scales(weights.scale, g, scale_name); !status) return status;
