@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cli/case_quant.h"
 #include "cli/layer_job.h"
 #include "cli/ranks.h"
-#include "kernel/registry.h"
 
 namespace megamoe::cli {
 namespace {
@@ -185,37 +185,6 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
     if (!op) return (*buffer)->refuse_call(op.status());
     return (*op)->run(calls[static_cast<size_t>(group.rank())]);
   }));
-  return outputs;
-}
-
-Result<CaseOutputs> run_int8_per_token(const Case& test, const CommonOptions& common) {
-  auto isa = chosen_isa(common);
-  if (!isa) return isa.status();
-  const kernel::RowOps& ops = kernel::row_ops_for(*isa);
-  const CaseTensor* x = test.input("x");
-  if (x == nullptr || x->shape.size() != 2) {
-    return Status(Code::kDataLoss, "x is missing: expected a tensor of 2 dimensions");
-  }
-  if (x->dtype != DType::kBFloat16 && x->dtype != DType::kFloat32) {
-    return Status(Code::kInvalidType,
-                  std::string("x has type ") + dtype_name(x->dtype) + ": expected bfloat16 or float32");
-  }
-  const int64_t rows = x->shape[0], n = x->shape[1];
-  std::vector<std::byte> codes(static_cast<size_t>(rows * n)),
-      scales(static_cast<size_t>(rows) * sizeof(float));
-  for (int64_t r = 0; r < rows; ++r) {
-    auto* const row_codes = reinterpret_cast<int8_t*>(codes.data() + r * n);
-    auto* const row_scale = reinterpret_cast<float*>(scales.data()) + r;
-    if (x->dtype == DType::kBFloat16) {
-      ops.int8_per_token_bf16(reinterpret_cast<const uint16_t*>(x->bytes.data()) + r * n, n, row_codes,
-                              row_scale);
-    } else {
-      ops.int8_per_token_f32(reinterpret_cast<const float*>(x->bytes.data()) + r * n, n, row_codes,
-                             row_scale);
-    }
-  }
-  CaseOutputs outputs;
-  for (const CaseTensor& tensor : test.expected) outputs.push_back(tensor.arg == "scale" ? scales : codes);
   return outputs;
 }
 

@@ -6,6 +6,11 @@
 
 namespace megamoe::format {
 
+/// Tells float16 elements from bfloat16 ones, which are plain uint16_t.
+struct Float16 {
+  uint16_t bits;
+};
+
 inline float f16_to_float(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1fu;

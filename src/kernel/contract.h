@@ -7,6 +7,8 @@
 
 #include "activation/params.h"
 #include "megamoe/isa.h"
+#include "quant/row.h"
+#include "quant/rules.h"
 
 namespace megamoe::kernel {
 
@@ -64,6 +66,9 @@ struct Gemm {
 using activation::ActivationKind;
 using activation::ActivationParams;
 using activation::kActivationCount;
+using quant::DequantRow;
+using quant::QuantRow;
+using quant::QuantRule;
 
 /// How a tile of accumulators becomes values: which roundings stand where (operator document, arithmetic).
 enum class EpilogueKind : int {
@@ -109,10 +114,9 @@ struct RowOps {
   Isa isa;
   void (*linear1[kEpilogueCount][kActivationCount])(const Linear1Epilogue&);
   void (*linear2[kEpilogueCount])(const Linear2Epilogue&);
-  /// s = fl32(max/127), q = RNE(fl32(x/s)), zero row s = 0 and q = 0. A NaN element becomes code 0; see
-  /// docs/numerics.md.
-  void (*int8_per_token_bf16)(const uint16_t* x, int64_t n, int8_t* codes, float* scale);
-  void (*int8_per_token_f32)(const float* x, int64_t n, int8_t* codes, float* scale);
+  /// One function per rule, by quant::QuantRule; the rules are in quant/, the same bits on every level.
+  void (*quantise[quant::kQuantRuleCount])(const QuantRow&);
+  void (*dequantise[quant::kQuantRuleCount])(const DequantRow&);
   void (*combine)(const CombineRow&);
 };
 

@@ -9,7 +9,10 @@
 #include "kernel/combine.h"
 #include "kernel/contract.h"
 #include "kernel/epilogue.h"
-#include "quant/int8_per_token.h"
+#include "quant/fp8_group.h"
+#include "quant/hif8.h"
+#include "quant/integers.h"
+#include "quant/mx.h"
 
 namespace megamoe::kernel {
 
@@ -33,8 +36,20 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
 #undef MEGAMOE_ACTIVATION
           },
       .linear2 = {linear2<V, EpilogueKind::kBf16>, linear2<V, EpilogueKind::kScaledInt32>},
-      .int8_per_token_bf16 = quant::int8_per_token<V, uint16_t>,
-      .int8_per_token_f32 = quant::int8_per_token<V, float>,
+#define MEGAMOE_QUANT_RULE(enumerator, name, codes, scales, group, multiple, inputs, arguments, type) \
+  quant::type::quantise<V>,
+      .quantise =
+          {
+#include "quant/rules.inc"
+          },
+#undef MEGAMOE_QUANT_RULE
+#define MEGAMOE_QUANT_RULE(enumerator, name, codes, scales, group, multiple, inputs, arguments, type) \
+  quant::type::dequantise<V>,
+      .dequantise =
+          {
+#include "quant/rules.inc"
+          },
+#undef MEGAMOE_QUANT_RULE
       .combine = combine<V>,
   };
 }

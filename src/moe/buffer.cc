@@ -26,7 +26,7 @@ Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks) 
   input.capacity = *rows;
   input.block_rows = kBlockRows;
   input.code_row_bytes = (*codec)->row_bytes(config.hidden);
-  input.scale_row_bytes = (*codec)->scale_bytes;
+  input.scale_row_bytes = (*codec)->scale_bytes(config.hidden);
   input.slot_row_bytes = config.hidden * static_cast<int64_t>(sizeof(uint16_t));
   return comm::SymmLayout::make(input);
 }

@@ -173,8 +173,8 @@ class Call {
       }
       float scale = 1;
       comm::TokenRow encoded{row, &scale};
-      if (owner_.codec->encode_bf16 != nullptr) {
-        owner_.codec->encode_bf16(*plan_.ops, row, owner_.config.hidden, scratch.codes, &scale);
+      if (owner_.codec->encodes()) {
+        owner_.codec->encode(*plan_.ops, row, DType::kBFloat16, owner_.config.hidden, scratch.codes, &scale);
         encoded.codes = scratch.codes;
       }
       for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
@@ -277,17 +277,17 @@ class Call {
     const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
     const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
     const Codec& codec = *plan_.scenario->requantise_codec;
-    const auto encode =
-        plan_.scenario->activated() == DType::kBFloat16 ? codec.encode_bf16 : codec.encode_f32;
+    const DType activated_type = plan_.scenario->activated();
     const int64_t k = plan_.linear2.geometry().k;
     kernel::PackRows pack{};
     pack.codes = activated(begin);
     pack.row_bytes = static_cast<ptrdiff_t>(owner_.workspace.activated_row);
-    if (encode != nullptr) {
+    if (codec.encodes()) {
       std::byte* codes = owner_.workspace.codes.data();
       const size_t stride = owner_.workspace.codes_row;
       for (int64_t row = begin; row < end; ++row) {
-        encode(*plan_.ops, activated(row), k, codes + static_cast<size_t>(row) * stride, mid_scales() + row);
+        codec.encode(*plan_.ops, activated(row), activated_type, k, codes + static_cast<size_t>(row) * stride,
+                     mid_scales() + row);
       }
       pack.codes = codes + static_cast<size_t>(begin) * stride;
       pack.row_bytes = static_cast<ptrdiff_t>(stride);

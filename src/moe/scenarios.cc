@@ -6,16 +6,8 @@
 namespace megamoe::moe {
 namespace {
 
-const Codec kCopyBf16{"bf16", DType::kBFloat16, 0, nullptr, nullptr};
-
-const Codec kInt8PerToken{
-    "int8_per_token", DType::kInt8, sizeof(float),
-    [](const kernel::RowOps& ops, const void* row, int64_t n, void* codes, float* scale) {
-      ops.int8_per_token_bf16(static_cast<const uint16_t*>(row), n, static_cast<int8_t*>(codes), scale);
-    },
-    [](const kernel::RowOps& ops, const void* row, int64_t n, void* codes, float* scale) {
-      ops.int8_per_token_f32(static_cast<const float*>(row), n, static_cast<int8_t*>(codes), scale);
-    }};
+constexpr Codec kCopyBf16{"bf16", std::nullopt};
+constexpr Codec kInt8PerToken{"int8_per_token", quant::QuantRule::kInt8PerToken};
 
 const Scenario kScenarios[] = {
 #define MEGAMOE_SCENARIO(name, mode, out, weight, scales, token, family1, epilogue1, requantise, family2, \
@@ -39,7 +31,7 @@ const Scenario kScenarios[] = {
 bool accepts(const Scenario& scenario, int mode, DType out) {
   if (scenario.dispatch_quant_mode != mode) return false;
   return out == DType::kUndefined || out == scenario.dispatch_quant_out_dtype ||
-         out == scenario.token_codec->codes;
+         out == scenario.token_codec->codes();
 }
 
 std::string list_modes() {
@@ -62,7 +54,7 @@ Result<const Codec*> find_token_codec(int mode, DType out) {
   for (const Scenario& scenario : kScenarios) {
     if (accepts(scenario, mode, out)) return scenario.token_codec;
     if (scenario.dispatch_quant_mode == mode)
-      expected_types += std::string(dtype_name(scenario.token_codec->codes)) + ", ";
+      expected_types += std::string(dtype_name(scenario.token_codec->codes())) + ", ";
   }
   if (expected_types.empty()) {
     return Status(Code::kInvalidArgument,

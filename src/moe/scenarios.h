@@ -2,24 +2,31 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernel/contract.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
+#include "quant/rules.h"
 
 namespace megamoe::moe {
 
 /// How a row of values becomes codes for a matrix product, and back into the pool of another rank.
 struct Codec {
   const char* name;
-  DType codes;          ///< type of one code
-  int64_t scale_bytes;  ///< scales of one row
-  /// Row of n values to codes and scale; null where the row is its own code. One per type of the row.
-  void (*encode_bf16)(const kernel::RowOps& ops, const void* row, int64_t n, void* codes, float* scale);
-  void (*encode_f32)(const kernel::RowOps& ops, const void* row, int64_t n, void* codes, float* scale);
+  std::optional<quant::QuantRule> rule;  ///< nothing where a bfloat16 row is its own code
 
-  int64_t row_bytes(int64_t n) const { return (n * dtype_bits(codes) + 7) / 8; }
+  bool encodes() const { return rule.has_value(); }
+  DType codes() const { return encodes() ? quant::rule_info(*rule).codes : DType::kBFloat16; }
+  /// Bytes of a row of n codes, and of its scales.
+  int64_t row_bytes(int64_t n) const { return (n * dtype_bits(codes()) + 7) / 8; }
+  int64_t scale_bytes(int64_t n) const { return encodes() ? quant::rule_info(*rule).scale_bytes(n) : 0; }
+  /// Row of n values of type `input` to codes and scales; only where it encodes.
+  void encode(const kernel::RowOps& ops, const void* row, DType input, int64_t n, void* codes,
+              void* scales) const {
+    ops.quantise[static_cast<int>(*rule)]({row, input, n, nullptr, 0, 0, codes, scales});
+  }
 };
 
 struct Scenario {

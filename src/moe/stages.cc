@@ -38,22 +38,21 @@ Result<Stages> MegaMoe::Impl::stages() const {
   for (const moe::Block& block : owner.blocks) rows = std::max(rows, block.first_row + block.rows);
   const int64_t width = linear2.geometry().k;
   const moe::Codec& requantise = *scenario->requantise_codec;
-  const bool recoded = requantise.scale_bytes != 0;
+  const bool recoded = requantise.encodes();
   for (int64_t row = 0; row < rows; ++row) {
     const comm::RowHome& home = *owner.homes(row);
     stages.home.insert(stages.home.end(), {home.rank, home.token, home.slot});
     append_row(stages.token_codes, owner.pool(owner.layout.codes, owner.layout.code_stride(), row),
-               owner.codec->codes, owner.config.hidden);
-    stages.token_scales.push_back(
-        owner.codec->scale_bytes == 0
-            ? 1.f
-            : *reinterpret_cast<const float*>(owner.pool(owner.layout.scales, sizeof(float), row)));
+               owner.codec->codes(), owner.config.hidden);
+    stages.token_scales.push_back(!owner.codec->encodes() ? 1.f
+                                                          : *reinterpret_cast<const float*>(owner.pool(
+                                                                owner.layout.scales, sizeof(float), row)));
     const std::byte* activated =
         owner.workspace.activated.data() + static_cast<size_t>(row) * owner.workspace.activated_row;
     append_row(stages.activated, activated, scenario->activated(), width);
     const std::byte* codes =
         owner.workspace.codes.data() + static_cast<size_t>(row) * owner.workspace.codes_row;
-    append_row(stages.requantised, recoded ? codes : activated, requantise.codes, width);
+    append_row(stages.requantised, recoded ? codes : activated, requantise.codes(), width);
     stages.requantised_scales.push_back(
         recoded ? reinterpret_cast<const float*>(owner.workspace.scales.data())[row] : 1.f);
     append_row(stages.linear2, owner.slot_row(home), DType::kBFloat16, owner.config.hidden);

@@ -35,12 +35,18 @@ Quantised by_the_rule(const std::vector<float>& x) {
   return result;
 }
 
+void quantise(const RowOps& ops, const void* x, DType input, size_t n, Guarded<int8_t>& codes,
+              Guarded<float>& scale) {
+  ops.quantise[static_cast<int>(QuantRule::kInt8PerToken)](
+      {x, input, static_cast<int64_t>(n), nullptr, 0, 0, codes.data(), scale.data()});
+}
+
 Quantised run_f32(const RowOps& ops, const std::vector<float>& x) {
   Guarded<float> in(x.size());
   std::copy(x.begin(), x.end(), in.data());
   Guarded<int8_t> codes(x.size());
   Guarded<float> scale(1);
-  ops.int8_per_token_f32(in.data(), static_cast<int64_t>(x.size()), codes.data(), scale.data());
+  quantise(ops, in.data(), DType::kFloat32, x.size(), codes, scale);
   EXPECT_TRUE(codes.intact() && scale.intact());
   return {scale[0], std::vector<int>(codes.data(), codes.data() + x.size())};
 }
@@ -50,7 +56,7 @@ Quantised run_bf16(const RowOps& ops, const std::vector<uint16_t>& x) {
   std::copy(x.begin(), x.end(), in.data());
   Guarded<int8_t> codes(x.size());
   Guarded<float> scale(1);
-  ops.int8_per_token_bf16(in.data(), static_cast<int64_t>(x.size()), codes.data(), scale.data());
+  quantise(ops, in.data(), DType::kBFloat16, x.size(), codes, scale);
   EXPECT_TRUE(codes.intact() && scale.intact());
   return {scale[0], std::vector<int>(codes.data(), codes.data() + x.size())};
 }

@@ -1,19 +1,104 @@
-// The float vector type of the avx2 level: 8 lanes. The functions are those of isa/generic/simd.h.
+// The vector types of the avx2 level: 8 lanes. The functions are those of isa/generic/simd.h.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "format/float16.h"
 
 namespace megamoe::isa_avx2 {
 
+struct I32 {
+  __m256i v;
+
+  static I32 set(int32_t x) { return {_mm256_set1_epi32(x)}; }
+  static void store(uint8_t* p, I32 x) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), bytes(x)); }
+  static void store(uint8_t* p, I32 x, int count) {
+    alignas(16) uint8_t lanes[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(lanes), bytes(x));
+    for (int i = 0; i < count; ++i) p[i] = lanes[i];
+  }
+  static I32 load(const uint8_t* p) {
+    return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
+  }
+  static I32 load(const uint8_t* p, int count) {
+    uint8_t lanes[8] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = p[i];
+    return load(lanes);
+  }
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x) {
+    const uint32_t packed = pairs(x);
+    std::memcpy(row + i / 2, &packed, 4);
+  }
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x, int count) {
+    const uint32_t packed = pairs(x);
+    for (int pair = 0; pair < count / 2; ++pair) row[i / 2 + pair] = static_cast<uint8_t>(packed >> 8 * pair);
+  }
+  static I32 load_nibbles(const uint8_t* row, int64_t i) {
+    uint32_t packed;
+    std::memcpy(&packed, row + i / 2, 4);
+    return nibbles(packed);
+  }
+  static I32 load_nibbles(const uint8_t* row, int64_t i, int count) {
+    uint32_t packed = 0;
+    for (int pair = 0; pair < (count + 1) / 2; ++pair) packed |= uint32_t{row[i / 2 + pair]} << 8 * pair;
+    return nibbles(packed);
+  }
+
+  static I32 max(I32 a, I32 b) { return {_mm256_max_epi32(a.v, b.v)}; }
+  static int32_t max_lanes(I32 a) {
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1)));
+  }
+  static I32 select_less(I32 a, I32 b, I32 x, I32 y) {
+    return {_mm256_blendv_epi8(y.v, x.v, _mm256_cmpgt_epi32(b.v, a.v))};
+  }
+  template <int kBits>
+  static I32 shift_left(I32 a) {
+    return {_mm256_slli_epi32(a.v, kBits)};
+  }
+  template <int kBits>
+  static I32 shift_right(I32 a) {
+    return {_mm256_srli_epi32(a.v, kBits)};
+  }
+  friend I32 operator+(I32 a, I32 b) { return {_mm256_add_epi32(a.v, b.v)}; }
+  friend I32 operator-(I32 a, I32 b) { return {_mm256_sub_epi32(a.v, b.v)}; }
+  friend I32 operator&(I32 a, I32 b) { return {_mm256_and_si256(a.v, b.v)}; }
+  friend I32 operator|(I32 a, I32 b) { return {_mm256_or_si256(a.v, b.v)}; }
+
+ private:
+  /// Low bytes of the lanes, in the low half of the result.
+  static __m128i bytes(I32 x) {
+    const __m256i low = _mm256_and_si256(x.v, _mm256_set1_epi32(255));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    return _mm_packus_epi16(words, words);
+  }
+  static uint32_t pairs(I32 x) {
+    const __m256i pair = _mm256_or_si256(x.v, _mm256_srli_epi64(x.v, 28));
+    const __m256i dwords = _mm256_permutevar8x32_epi32(pair, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    const __m128i low = _mm_shuffle_epi8(_mm256_castsi256_si128(dwords), _mm_set1_epi32(0x0c080400));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(low));
+  }
+  static I32 nibbles(uint32_t packed) {
+    const __m256i pair = _mm256_cvtepu8_epi64(_mm_cvtsi32_si128(static_cast<int32_t>(packed)));
+    return {_mm256_and_si256(_mm256_or_si256(pair, _mm256_slli_epi64(pair, 28)), _mm256_set1_epi32(15))};
+  }
+};
+
 struct F32 {
+  using Int = I32;
   static constexpr int kLanes = 8;
   __m256 v;
 
   static F32 set(float x) { return {_mm256_set1_ps(x)}; }
   static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
   static F32 load(const uint16_t* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static F32 load(const format::Float16* p) {
+    return widen_half(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
   static F32 load_converted(const int32_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
@@ -26,6 +111,11 @@ struct F32 {
     alignas(16) uint16_t lanes[kLanes] = {};
     for (int i = 0; i < count; ++i) lanes[i] = p[i];
     return widen(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+  }
+  static F32 load(const format::Float16* p, int count) {
+    alignas(16) uint16_t lanes[kLanes] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = p[i].bits;
+    return widen_half(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
   }
   static void store(float* p, F32 x, int count) { _mm256_maskstore_ps(p, first_lanes(count), x.v); }
   static void store(uint16_t* p, F32 x, int count) {
@@ -59,6 +149,11 @@ struct F32 {
     m = _mm_max_ps(m, _mm_movehl_ps(m, m));
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
   }
+  static Int bits(F32 a) { return {_mm256_castps_si256(a.v)}; }
+  static F32 from_bits(Int a) { return {_mm256_castsi256_ps(a.v)}; }
+  static F32 from_int(Int a) { return {_mm256_cvtepi32_ps(a.v)}; }
+  static Int to_int(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }
+  static F32 lookup(const float* table, Int i) { return {_mm256_i32gather_ps(table, i.v, 4)}; }
 
   friend F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
   friend F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }
@@ -71,6 +166,17 @@ struct F32 {
   }
   static F32 widen(__m128i bits) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
+  }
+  /// float16: the exponent moves by a product, which also makes subnormals normal.
+  static F32 widen_half(__m128i halves) {
+    const __m256i bits = _mm256_cvtepu16_epi32(halves);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fff));
+    const __m256 value =
+        _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 13)), _mm256_set1_ps(0x1p112f));
+    const __m256i special = _mm256_and_si256(_mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7bff)),
+                                             _mm256_set1_epi32(0x7f800000));
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x8000)), 16);
+    return {_mm256_or_ps(value, _mm256_castsi256_ps(_mm256_or_si256(special, sign)))};
   }
   /// Rounded to nearest even, in the low half of each lane; NaN becomes quiet.
   static __m256i bf16_bits(F32 a) {

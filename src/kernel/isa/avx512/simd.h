@@ -1,13 +1,74 @@
-// The float vector type of the avx512 level: 16 lanes. The functions are those of isa/generic/simd.h.
+// The vector types of the avx512 level: 16 lanes. The functions are those of isa/generic/simd.h.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
 
+#include "format/float16.h"
+
 namespace megamoe::isa_avx512 {
 
+struct I32 {
+  __m512i v;
+
+  static I32 set(int32_t x) { return {_mm512_set1_epi32(x)}; }
+  static void store(uint8_t* p, I32 x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x.v));
+  }
+  static void store(uint8_t* p, I32 x, int count) {
+    _mm_mask_storeu_epi8(p, first_lanes(count), _mm512_cvtepi32_epi8(x.v));
+  }
+  static I32 load(const uint8_t* p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+  }
+  static I32 load(const uint8_t* p, int count) {
+    return {_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(first_lanes(count), p))};
+  }
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(row + i / 2), pairs(x));
+  }
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x, int count) {
+    _mm_mask_storeu_epi8(row + i / 2, first_lanes(count / 2), pairs(x));
+  }
+  static I32 load_nibbles(const uint8_t* row, int64_t i) {
+    return nibbles(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + i / 2)));
+  }
+  static I32 load_nibbles(const uint8_t* row, int64_t i, int count) {
+    return nibbles(_mm_maskz_loadu_epi8(first_lanes((count + 1) / 2), row + i / 2));
+  }
+
+  static I32 max(I32 a, I32 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+  static int32_t max_lanes(I32 a) { return _mm512_reduce_max_epi32(a.v); }
+  static I32 select_less(I32 a, I32 b, I32 x, I32 y) {
+    return {_mm512_mask_mov_epi32(y.v, _mm512_cmplt_epi32_mask(a.v, b.v), x.v)};
+  }
+  template <int kBits>
+  static I32 shift_left(I32 a) {
+    return {_mm512_slli_epi32(a.v, kBits)};
+  }
+  template <int kBits>
+  static I32 shift_right(I32 a) {
+    return {_mm512_srli_epi32(a.v, kBits)};
+  }
+  friend I32 operator+(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+  friend I32 operator-(I32 a, I32 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+  friend I32 operator&(I32 a, I32 b) { return {_mm512_and_si512(a.v, b.v)}; }
+  friend I32 operator|(I32 a, I32 b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+ private:
+  static __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+  static __m128i pairs(I32 x) {
+    return _mm512_cvtepi64_epi8(_mm512_or_si512(x.v, _mm512_srli_epi64(x.v, 28)));
+  }
+  static I32 nibbles(__m128i packed) {
+    const __m512i pair = _mm512_cvtepu8_epi64(packed);
+    return {_mm512_and_si512(_mm512_or_si512(pair, _mm512_slli_epi64(pair, 28)), _mm512_set1_epi32(15))};
+  }
+};
+
 struct F32 {
+  using Int = I32;
   static constexpr int kLanes = 16;
   __m512 v;
 
@@ -15,6 +76,9 @@ struct F32 {
   static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
   static F32 load(const uint16_t* p) {
     return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static F32 load(const format::Float16* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
   static F32 load_converted(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
   static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
@@ -24,6 +88,9 @@ struct F32 {
   static F32 load(const float* p, int count) { return {_mm512_maskz_loadu_ps(first_lanes(count), p)}; }
   static F32 load(const uint16_t* p, int count) {
     return widen(_mm256_maskz_loadu_epi16(first_lanes(count), p));
+  }
+  static F32 load(const format::Float16* p, int count) {
+    return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(count), p))};
   }
   static void store(float* p, F32 x, int count) { _mm512_mask_storeu_ps(p, first_lanes(count), x.v); }
   static void store(uint16_t* p, F32 x, int count) {
@@ -47,6 +114,11 @@ struct F32 {
   static F32 round_to_bf16(F32 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(a), 16))}; }
   static F32 scale_exponent(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
   static float max_lanes(F32 a) { return _mm512_reduce_max_ps(a.v); }
+  static Int bits(F32 a) { return {_mm512_castps_si512(a.v)}; }
+  static F32 from_bits(Int a) { return {_mm512_castsi512_ps(a.v)}; }
+  static F32 from_int(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
+  static Int to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
+  static F32 lookup(const float* table, Int i) { return {_mm512_i32gather_ps(i.v, table, 4)}; }
 
   friend F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
   friend F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }

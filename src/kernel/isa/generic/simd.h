@@ -1,20 +1,65 @@
-// The float vector type of the generic level: one lane, plain C++. Every level's simd.h offers the same
-// functions.
+// The vector types of the generic level: one lane, plain C++. Every level's simd.h offers the same functions.
 #pragma once
 
 #include <cstdint>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 
 namespace megamoe::isa_generic {
 
+/// 32-bit integers, as many as F32 has lanes.
+struct I32 {
+  int32_t v;
+
+  static I32 set(int32_t x) { return {x}; }
+  /// The low byte of every lane.
+  static void store(uint8_t* p, I32 x) { *p = static_cast<uint8_t>(x.v); }
+  static void store(uint8_t* p, I32 x, int) { store(p, x); }
+  static I32 load(const uint8_t* p) { return {*p}; }
+  static I32 load(const uint8_t* p, int) { return load(p); }
+  /// The low four bits of every lane as elements i, i + 1, ... of a row of nibbles, low half first. i is a
+  /// multiple of the lanes, and of a part an even number is stored.
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x) {
+    uint8_t* const p = row + i / 2;
+    *p = static_cast<uint8_t>(i % 2 == 0 ? x.v : *p | x.v << 4);
+  }
+  static void store_nibbles(uint8_t* row, int64_t i, I32 x, int) { store_nibbles(row, i, x); }
+  static I32 load_nibbles(const uint8_t* row, int64_t i) { return {row[i / 2] >> (i % 2 * 4) & 15}; }
+  static I32 load_nibbles(const uint8_t* row, int64_t i, int) { return load_nibbles(row, i); }
+
+  static I32 max(I32 a, I32 b) { return a.v > b.v ? a : b; }
+  static int32_t max_lanes(I32 a) { return a.v; }
+  /// a < b ? x : y
+  static I32 select_less(I32 a, I32 b, I32 x, I32 y) { return a.v < b.v ? x : y; }
+  template <int kBits>
+  static I32 shift_left(I32 a) {
+    return {static_cast<int32_t>(static_cast<uint32_t>(a.v) << kBits)};
+  }
+  /// Zeros come in from above.
+  template <int kBits>
+  static I32 shift_right(I32 a) {
+    return {static_cast<int32_t>(static_cast<uint32_t>(a.v) >> kBits)};
+  }
+  friend I32 operator+(I32 a, I32 b) {
+    return {static_cast<int32_t>(static_cast<uint32_t>(a.v) + static_cast<uint32_t>(b.v))};
+  }
+  friend I32 operator-(I32 a, I32 b) {
+    return {static_cast<int32_t>(static_cast<uint32_t>(a.v) - static_cast<uint32_t>(b.v))};
+  }
+  friend I32 operator&(I32 a, I32 b) { return {a.v & b.v}; }
+  friend I32 operator|(I32 a, I32 b) { return {a.v | b.v}; }
+};
+
 struct F32 {
+  using Int = I32;
   static constexpr int kLanes = 1;
   float v;
 
   static F32 set(float x) { return {x}; }
   static F32 load(const float* p) { return {*p}; }
   static F32 load(const uint16_t* p) { return {format::bf16_to_float(*p)}; }
+  static F32 load(const format::Float16* p) { return {format::f16_to_float(p->bits)}; }
   static F32 load_converted(const int32_t* p) { return {static_cast<float>(*p)}; }
   static void store(float* p, F32 x) { *p = x.v; }
   static void store(uint16_t* p, F32 x) { *p = format::bf16_from_float(x.v); }
@@ -26,6 +71,7 @@ struct F32 {
   // The first `count` lanes only; lanes that are not loaded are 0. With one lane there is never a part.
   static F32 load(const float* p, int) { return load(p); }
   static F32 load(const uint16_t* p, int) { return load(p); }
+  static F32 load(const format::Float16* p, int) { return load(p); }
   static void store(float* p, F32 x, int) { store(p, x); }
   static void store(uint16_t* p, F32 x, int) { store(p, x); }
   static void store(int8_t* p, F32 x, int) { store(p, x); }
@@ -50,6 +96,15 @@ struct F32 {
     return {a.v * power_of_two(half) * power_of_two(exponent - half)};
   }
   static float max_lanes(F32 a) { return a.v; }
+  static Int bits(F32 a) { return {__builtin_bit_cast(int32_t, a.v)}; }
+  static F32 from_bits(Int a) { return {__builtin_bit_cast(float, a.v)}; }
+  static F32 from_int(Int a) { return {static_cast<float>(a.v)}; }
+  /// Nearest integer, ties to even; |a| is at most 2^22.
+  static Int to_int(F32 a) {
+    constexpr float kRound = 12582912.0f;
+    return {static_cast<int32_t>((a.v + kRound) - kRound)};
+  }
+  static F32 lookup(const float* table, Int i) { return {table[i.v]}; }
 
   friend F32 operator+(F32 a, F32 b) { return {a.v + b.v}; }
   friend F32 operator-(F32 a, F32 b) { return {a.v - b.v}; }

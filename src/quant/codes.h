@@ -1,0 +1,149 @@
+// Saturating conversion of float vectors to 8-bit and 4-bit codes and back, over any float vector type V, and
+// where the codes of a row lie.
+#pragma once
+
+#include <cstdint>
+
+#include "quant/vectors.h"
+
+namespace megamoe::quant {
+
+/// A row of one byte per code.
+struct ByteCodes {
+  static constexpr int kBits = 8;
+  template <class V>
+  [[gnu::always_inline]] static void store(void* row, int64_t i, typename V::Int codes, int count) {
+    uint8_t* const p = static_cast<uint8_t*>(row) + i;
+    count == V::kLanes ? V::Int::store(p, codes) : V::Int::store(p, codes, count);
+  }
+  template <class V>
+  [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
+    const uint8_t* const p = static_cast<const uint8_t*>(row) + i;
+    return count == V::kLanes ? V::Int::load(p) : V::Int::load(p, count);
+  }
+};
+
+/// A row of two codes per byte, the even column in the low half. Columns are even in number.
+struct NibbleCodes {
+  static constexpr int kBits = 4;
+  template <class V>
+  [[gnu::always_inline]] static void store(void* row, int64_t i, typename V::Int codes, int count) {
+    uint8_t* const p = static_cast<uint8_t*>(row);
+    count == V::kLanes ? V::Int::store_nibbles(p, i, codes) : V::Int::store_nibbles(p, i, codes, count);
+  }
+  template <class V>
+  [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
+    const uint8_t* const p = static_cast<const uint8_t*>(row);
+    return count == V::kLanes ? V::Int::load_nibbles(p, i) : V::Int::load_nibbles(p, i, count);
+  }
+};
+
+/// A format of sign, exponent and `kMantissa` bits whose smallest normal number has the float exponent field
+/// kFirst.
+template <class Row, int kMantissaBits, int kFirstExponent, uint32_t kLargestBits, int kLargestExponent,
+          bool kSpecials>
+struct SmallFloat : Row {
+  static constexpr int kMantissa = kMantissaBits;
+  static constexpr int kFirst = kFirstExponent;
+  static constexpr uint32_t kLargest = kLargestBits;  ///< the largest number, as float bits
+  static constexpr int kEmax = kLargestExponent;      ///< its exponent
+
+  /// Nearest code, ties to even; numbers past the largest become the largest. The sign of zero stays. x is
+  /// not NaN.
+  template <class V>
+  [[gnu::always_inline]] static typename V::Int encode(V x) {
+    using Int = typename V::Int;
+    constexpr int kDropped = 23 - kMantissa;
+    constexpr int kSignShift = 32 - Row::kBits;
+    const V magnitude = V::min(V::abs(x), V::from_bits(Int::set(kLargest)));
+    // Adding 2^kDropped units of the last kept bit makes the float adder round there; the units are those of
+    // the smallest normal binade below it, which gives subnormal codes.
+    const V normal = V::max(magnitude, V::from_bits(Int::set(kFirst << 23)));
+    const Int exponent = V::bits(normal) & Int::set(0x7f800000);
+    const Int magic = exponent + Int::set(kDropped << 23);
+    const Int significand = V::bits(magnitude + V::from_bits(magic)) - magic;
+    const Int code =
+        significand + Int::template shift_right<kDropped>(exponent) - Int::set(kFirst << kMantissa);
+    return code | (Int::template shift_right<kSignShift>(V::bits(x)) & Int::set(1 << (Row::kBits - 1)));
+  }
+
+  template <class V>
+  [[gnu::always_inline]] static V decode(typename V::Int code) {
+    using Int = typename V::Int;
+    constexpr int kSign = 1 << (Row::kBits - 1);
+    const Int magnitude = code & Int::set(kSign - 1);
+    // As a float the code is too small by the difference of the biases, subnormals included.
+    V value = V::from_bits(Int::template shift_left<23 - kMantissa>(magnitude)) *
+              V::from_bits(Int::set((127 + kFirst - 1) << 23));
+    if constexpr (kSpecials) {
+      constexpr uint32_t largest_code =
+          (kLargest >> (23 - kMantissa)) - (static_cast<uint32_t>(kFirst - 1) << kMantissa);
+      // Codes past the largest number: infinity where the mantissa bits say so, else NaN.
+      const Int infinity = Int::set(((1 << (Row::kBits - 1 - kMantissa)) - 1) << kMantissa);
+      const Int past = Int::select_less(infinity, magnitude, Int::set(0x7fc00000), Int::set(0x7f800000));
+      const Int special = kMantissa == 3 ? Int::set(0x7fc00000) : past;
+      value = V::from_bits(
+          Int::select_less(Int::set(static_cast<int32_t>(largest_code)), magnitude, special, V::bits(value)));
+    }
+    const Int sign = Int::template shift_left<32 - Row::kBits>(code & Int::set(kSign));
+    return V::from_bits(V::bits(value) | sign);
+  }
+};
+
+using E4M3 = SmallFloat<ByteCodes, 3, 121, 0x43e00000u, 8, true>;
+using E5M2 = SmallFloat<ByteCodes, 2, 113, 0x47600000u, 15, true>;
+using E2M1 = SmallFloat<NibbleCodes, 1, 127, 0x40c00000u, 2, false>;
+
+/// HIFLOAT8: nearest code, ties to the larger magnitude. Zero has no sign.
+struct HiFloat8 : ByteCodes {
+  /// x is not NaN.
+  template <class V>
+  [[gnu::always_inline]] static typename V::Int encode(V x) {
+    using Int = typename V::Int;
+    const Int magnitude = V::bits(V::min(V::abs(x), V::set(0x1p15f)));
+    const Int raised = Int::max(magnitude, Int::set(0x34800000));  // 2^-22, the smallest code
+    const Int before = size_of_exponent<Int>(raised);
+    // Half of the last kept bit: 3, 2 or 1 bits of mantissa, none below 2^-15.
+    Int half = Int::select_less(before, Int::set(16), Int::set(0x200000), Int::set(0x400000));
+    half = Int::select_less(before, Int::set(8), Int::set(0x100000), half);
+    half = Int::select_less(before, Int::set(4), Int::set(0x080000), half);
+    const Int rounded = raised + half;
+    const Int exponent = Int::template shift_right<23>(rounded) - Int::set(127);
+    const Int size = size_of_exponent<Int>(rounded);
+    const Int negative = Int::select_less(exponent, Int::set(0), Int::set(16), Int::set(0));
+    const Int three = Int::template shift_right<20>(rounded) & Int::set(7);
+    Int code = exponent + Int::set(23);
+    code = Int::select_less(size, Int::set(16),
+                            Int::set(96) + negative + Int::template shift_left<1>(size - Int::set(8)) +
+                                Int::template shift_right<2>(three),
+                            code);
+    code = Int::select_less(size, Int::set(8),
+                            Int::set(64) + negative + Int::template shift_left<2>(size - Int::set(4)) +
+                                Int::template shift_right<1>(three),
+                            code);
+    code = Int::select_less(size, Int::set(4),
+                            Int::set(32) + negative + Int::template shift_left<3>(size - Int::set(2)) + three,
+                            code);
+    code = Int::select_less(size, Int::set(2), Int::set(16) + Int::template shift_right<1>(negative) + three,
+                            code);
+    code = Int::select_less(size, Int::set(1), Int::set(8) + three, code);
+    code = code | (Int::template shift_right<24>(V::bits(x)) & Int::set(0x80));
+    return Int::select_less(magnitude, Int::set(0x34000000), Int::set(0), code);  // below 2^-23
+  }
+
+ private:
+  template <class Int>
+  [[gnu::always_inline]] static Int size_of_exponent(Int bits) {
+    const Int exponent = Int::template shift_right<23>(bits) - Int::set(127);
+    return Int::max(exponent, Int::set(0) - exponent);
+  }
+};
+
+/// Columns [begin, end) of a row become code 0. `begin` is even.
+template <class V, class Code>
+[[gnu::always_inline]] inline void clear_codes(void* row, int64_t begin, int64_t end) {
+  uint8_t* const codes = static_cast<uint8_t*>(row);
+  for (int64_t i = begin * Code::kBits / 8; i < end * Code::kBits / 8; ++i) codes[i] = 0;
+}
+
+}  // namespace megamoe::quant
