@@ -72,6 +72,7 @@ class Bench {
                                              : std::max(1, base::topology().usable_threads() / common_.ranks);
     const int threads = std::min(per_rank * common_.ranks, base::topology().hardware_threads);
     const double read = read_ceiling(threads);
+    jobs_ = static_cast<int64_t>(scenarios->size());
     for (const moe::Scenario* scenario : *scenarios) {
       const Ceiling ceiling{arithmetic_ceiling(scenario->family1, *isa, threads), read};
       if (Status status = run_scenario(*scenario, ceiling); !status) {
@@ -96,6 +97,8 @@ class Bench {
     options.repeats = options_.repeat;
     options.seconds_per_batch = kSecondsPerBatch;
     options.label = scenario.name;
+    options.jobs_before = static_cast<int64_t>(rows_.size() / tokens_.size());
+    options.jobs = jobs_;
     auto result = run_layer(prepared->job, options, &progress_);
     if (!result) return result.status();
     const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
@@ -168,6 +171,7 @@ class Bench {
   const CommonOptions& common_;
   const BenchOptions& options_;
   Progress progress_;
+  int64_t jobs_ = 0;  ///< scenarios to run
   Shape shape_;
   std::vector<Tokens> tokens_;
   std::vector<Row> rows_;

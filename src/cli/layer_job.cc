@@ -225,7 +225,9 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
   };
   const int64_t expected = options.repeats * static_cast<int64_t>(job.batches.size());
   auto tick = [&] {
-    if (progress != nullptr) progress->show(options.label, report->calls[0].load(), expected);
+    if (progress != nullptr)
+      progress->show(options.label, options.jobs_before * expected + report->calls[0].load(),
+                     options.jobs * expected);
   };
   MEGAMOE_RETURN_IF_ERROR(run_on_ranks(common.transport, common.ranks, body, tick));
 

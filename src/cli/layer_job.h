@@ -36,7 +36,9 @@ struct JobOptions {
   int64_t repeats = 1;           ///< most timed calls per batch, after one that is not timed
   double seconds_per_batch = 0;  ///< stop repeating after about this time; 0 = never
   bool trace = false;
-  std::string label;  ///< of the progress bar
+  std::string label;        ///< of the progress bar
+  int64_t jobs_before = 0;  ///< how many jobs like this one are done, of `jobs` in all; for the progress bar
+  int64_t jobs = 1;
   /// Called on every rank, in its process, after the last call of every batch.
   std::function<Status(const MegaMoe& op, int rank)> inspect;
 };

@@ -66,6 +66,7 @@ class Runner {
     }
     std::vector<int64_t> layers = (*model)->layers();
     if (options_.layer >= 0) layers = {options_.layer};
+    jobs_ = static_cast<int64_t>(layers.size() * scenarios->size());
     for (int64_t layer : layers) {
       if (Status status = run_layer_of(**model, captured.get(), layer, *scenarios); !status) {
         progress_.clear();
@@ -117,6 +118,9 @@ class Runner {
     options.repeats = options_.repeat;
     options.trace = true;
     options.label = "layer " + std::to_string(layer) + " " + scenario.name;
+    options.jobs_before = static_cast<int64_t>(rows_.size());
+    options.jobs = jobs_;
+    progress_.show(options.label, options.jobs_before, jobs_);
     auto result = run_layer(prepared->job, options, &progress_);
     if (!result) return result.status();
     auto want = run_reference(prepared->job, input.batch, common_.ranks);
@@ -199,6 +203,7 @@ class Runner {
   const CommonOptions& common_;
   const RunOptions& options_;
   Progress progress_;
+  int64_t jobs_ = 0;  ///< rows there will be
   std::vector<Row> rows_;
 };
 
