@@ -67,25 +67,31 @@ struct BasicTensor {
     int64_t step = 1;
     for (int i = dims - 1; i >= 0; --i) {
       strides[i] = step;
-      step *= shape[i];
+      step = times(step, shape[i]);
     }
   }
   int64_t elements() const {
     int64_t n = 1;
-    for (int i = 0; i < dims; ++i) n *= shape[i];
+    for (int i = 0; i < dims; ++i) n = times(n, shape[i]);
     return n;
   }
   bool is_contiguous() const {
     int64_t step = 1;
     for (int i = dims - 1; i >= 0; --i) {
       if (shape[i] != 1 && strides[i] != step) return false;
-      step *= shape[i];
+      step = times(step, shape[i]);
     }
     return true;
   }
   /// Absent optional arguments have no type.
   bool present() const { return dtype != DType::kUndefined; }
   std::string shape_text() const;  ///< "(4, 128)"
+
+ private:
+  /// Wraps around where the product does not fit: shapes are not checked yet when a view is made.
+  static int64_t times(int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  }
 };
 
 using TensorView = BasicTensor<const void>;

@@ -170,17 +170,16 @@ int32_t megamoe_dtype(const char* name) {
 }
 
 megamoe_tensor megamoe_row_major(void* data, int32_t dtype, int32_t dims, const int64_t* shape) {
+  megamoe::TensorRef row_major;
+  row_major.dims = std::clamp(dims, 0, MEGAMOE_MAX_DIMS);
+  std::copy_n(shape, row_major.dims, row_major.shape);
+  row_major.set_contiguous();
   megamoe_tensor t = {};
   t.data = data;
   t.dtype = dtype;
   t.dims = dims;  // a number out of range stays, for the call to refuse
-  const int32_t used = std::clamp(dims, 0, MEGAMOE_MAX_DIMS);
-  int64_t step = 1;
-  for (int32_t d = used - 1; d >= 0; --d) {
-    t.shape[d] = shape[d];
-    t.strides[d] = step;
-    step *= shape[d];
-  }
+  std::copy_n(row_major.shape, MEGAMOE_MAX_DIMS, t.shape);
+  std::copy_n(row_major.strides, MEGAMOE_MAX_DIMS, t.strides);
   return t;
 }
 
