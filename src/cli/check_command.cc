@@ -184,7 +184,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
   command->add_option("checkpoint", options->checkpoint,
                       "Use the weights of this checkpoint instead of random ones");
   command->add_option("--layer", options->layer, "Layer of the checkpoint; default: the first with experts")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("N");
   command->add_option("--shape", options->shape, "hidden x intermediate x experts x top-k of random weights")
       ->type_name("HxIxExK")

@@ -80,10 +80,18 @@ void report_plan(const SymmBuffer& buffer, const MegaMoe& op, Report& report) {
   }
 }
 
+/// First expert of a rank, the number of experts for ranks behind the last.
+int64_t first_expert(int64_t experts, int ranks, int rank) {
+  return std::min(experts, (experts + ranks - 1) / ranks * rank);
+}
+
 Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const std::shared_ptr<SymmBuffer>& buffer,
                                          Report& report) {
-  const int64_t local = buffer->experts_per_rank(), begin = local * buffer->rank();
-  const int64_t count = std::clamp<int64_t>(job.config.num_experts - begin, 0, local);
+  const int64_t begin = first_expert(job.config.num_experts, buffer->world_size(), buffer->rank());
+  const int64_t count = buffer->experts_per_rank();
+  Layer layer;
+  layer.activation = job.activation;
+  if (count == 0) return MegaMoe::create(buffer, std::move(layer));
   auto packed1 = PackedWeights::pack_linear1(checkpoint::expert_range(job.weight1, begin, count),
                                              is_gated(job.activation), buffer->threads());
   if (!packed1) return packed1.status();
@@ -91,10 +99,8 @@ Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const std::shared_
       PackedWeights::pack_linear2(checkpoint::expert_range(job.weight2, begin, count), buffer->threads());
   if (!packed2) return packed2.status();
   report.facts[2 + buffer->rank()] = (*packed1)->bytes() + (*packed2)->bytes();
-  Layer layer;
   layer.packed1 = std::move(*packed1);
   layer.packed2 = std::move(*packed2);
-  layer.activation = job.activation;
   return MegaMoe::create(buffer, std::move(layer));
 }
 
@@ -109,7 +115,9 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, cons
   args.topk_ids = row_range(batch.topk_ids, begin, count);
   args.topk_weights = row_range(batch.topk_weights, begin, count);
   args.y = TensorRef(report.y.data() + begin * hidden, DType::kBFloat16, {count, hidden});
-  args.expert_token_nums = TensorRef(report.expert_token_nums.data() + rank * local, DType::kInt32, {local});
+  args.expert_token_nums =
+      TensorRef(report.expert_token_nums.data() + first_expert(buffer.config().num_experts, ranks, rank),
+                DType::kInt32, {local});
 
   const int64_t start = now_ns();
   MEGAMOE_RETURN_IF_ERROR(op.run(args));
@@ -246,6 +254,8 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
 
 Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, int ranks, bool stages) {
   BufferConfig config = job.config;
+  // The reference wants equal shares of experts; without stages by rank its result does not depend on ranks.
+  if (!stages && config.num_experts % ranks != 0) ranks = 1;
   config.num_max_tokens_per_rank = std::max<int64_t>(1, most_tokens_per_rank(batch.tokens(), ranks));
   ReferenceResult result;
   const int64_t hidden = config.hidden, local = config.num_experts / ranks;

@@ -49,7 +49,11 @@ int run_tool(int argc, char** argv) {
     if (!isa) return bad_input(isa.status());
     common.isa = *isa;
   }
-  return action();
+  const int code = action();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    return bad_input(Status(Code::kSystem, "the output could not be written"));
+  }
+  return code;
 }
 
 }  // namespace

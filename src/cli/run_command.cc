@@ -220,13 +220,13 @@ void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& a
                    "Recorded tokens (safetensors); default: made-up tokens, routed by the model")
       ->type_name("FILE");
   command->add_option("--layer", options->layer, "Only this layer")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("N");
   command->add_option("--scenario", options->scenario, "Scenario name or all")
       ->type_name("S")
       ->capture_default_str();
   command->add_option("--tokens", options->tokens, "At most so many tokens")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->type_name("N");
   command->add_option("--repeat", options->repeat, "Timed calls of each layer")
       ->check(CLI::Range(1, 1000000))

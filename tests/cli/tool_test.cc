@@ -124,6 +124,16 @@ TEST(Tool, BenchPrintsCeilings) {
   }
 }
 
+TEST(Tool, RanksWithoutExpertsBench) {
+  EXPECT_EQ(run_json("bench --shape 64x32x4x2 --tokens 5 --repeat 2 --ranks 3")["rows"].size(), 1u);
+}
+
+TEST(Tool, OutputThatCannotBeWrittenIsAnError) {
+  const Outcome outcome = run("info >/dev/full");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.error, "the output could not be written")) << outcome.error;
+}
+
 TEST(Tool, VectorsOnEveryLevel) {
   const std::string vectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
   for (const IsaInfo& level : isa_levels()) {
@@ -209,7 +219,7 @@ TEST(Tool, RunsACheckpoint) {
   const Checkpoint model;
   const std::string input = " --input " + model.scratch.file("captured.safetensors");
   for (const std::string& more :
-       {input + " --ranks 4 --transport shm", input + " --ranks 2", std::string()}) {
+       {input + " --ranks 4 --transport shm", input + " --ranks 2", input + " --ranks 3", std::string()}) {
     const json result = run_json("run " + model.scratch.path() + more);
     ASSERT_EQ(result["rows"].size(), 4u);
     for (const json& row : result["rows"]) {
