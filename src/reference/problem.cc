@@ -137,8 +137,8 @@ int64_t capacity(const BufferConfig& config, const Problem& problem, int64_t lar
   if (config.max_recv_token_num != 0) return config.max_recv_token_num;
   const int64_t tokens = config.num_max_tokens_per_rank != 0 ? config.num_max_tokens_per_rank : largest_call;
   int64_t rows = 0;
-  if (__builtin_mul_overflow(tokens, problem.ranks * std::min(problem.topk, problem.experts_per_rank),
-                             &rows)) {
+  // The same expert may stand in several slots of a token, so all K may go to one rank.
+  if (__builtin_mul_overflow(tokens, problem.ranks * problem.topk, &rows)) {
     return std::numeric_limits<int64_t>::max();
   }
   return rows;

@@ -168,6 +168,15 @@ TEST_P(Fused, RoutingCornersMatchTheReference) {
   }
 }
 
+TEST_P(Fused, OneExpertInAllSlotsFitsIntoTheAutomaticCapacity) {
+  TestLayer layer(shape(32, 16, 2, 5), 47);  // more slots than a rank has experts
+  std::vector<RankTokens> ranks;
+  for (int r = 0; r < 2; ++r) ranks.push_back(layer.tokens(9, [](int64_t, int64_t) { return 1; }));
+  const std::vector<RankTokens> want = layer.reference(ranks, 9);
+  run_local(layer, ranks, 9, {1, Isa::kGeneric, true});
+  for (size_t r = 0; r < 2; ++r) EXPECT_LT(test::relative_error(ranks[r].y, want[r].y), bound(layer.shape()));
+}
+
 TEST_P(Fused, ExpertsNeedNotDivideByRanks) {
   TestLayer layer(shape(32, 16, 5, 2), 43);  // 4 ranks own 2, 2, 1 and 0 experts
   const RankTokens all = layer.tokens(40);
