@@ -91,7 +91,7 @@ MEGAMOE_API void megamoe_init_buffer_options(megamoe_buffer_options* options, si
 /* Collective over the ranks of the group. `options` may be null. */
 MEGAMOE_API int32_t megamoe_buffer_create(const megamoe_group* group, const megamoe_buffer_config* config,
                                           const megamoe_buffer_options* options, megamoe_buffer** buffer);
-/* Leaves the group; later calls fail. Local, never waits. */
+/* Leaves the group; later calls fail. Local, never waits for other ranks; a call of another thread ends. */
 MEGAMOE_API int32_t megamoe_buffer_destroy(megamoe_buffer* buffer);
 MEGAMOE_API void megamoe_buffer_release(megamoe_buffer* buffer);
 MEGAMOE_API int64_t megamoe_buffer_experts_per_rank(const megamoe_buffer* buffer);
@@ -163,7 +163,8 @@ typedef struct megamoe_call {
 } megamoe_call;
 MEGAMOE_API void megamoe_init_call(megamoe_call* call, size_t struct_size);
 
-/* Collective over the ranks of the buffer. On an error nothing is written to y or expert_token_nums. */
+/* Collective over the ranks of the buffer. On an error of any rank's arguments nothing is written to
+ * y or expert_token_nums; a rank that fails during the call may leave rows of y written. */
 MEGAMOE_API int32_t megamoe_op_run(megamoe_op* op, const megamoe_call* call);
 
 #ifdef __cplusplus

@@ -77,7 +77,8 @@ class MEGAMOE_API SymmBuffer {
   SymmBuffer(const SymmBuffer&) = delete;
   SymmBuffer& operator=(const SymmBuffer&) = delete;
 
-  /// Leaves the group. Idempotent, local, never waits for other ranks; later calls return kClosed.
+  /// Leaves the group. Idempotent, local, never waits for other ranks; later calls return kClosed, and so does
+  /// one that another thread is waiting in.
   void destroy();
 
   int rank() const;
@@ -185,8 +186,8 @@ class MEGAMOE_API MegaMoe {
   static Result<std::unique_ptr<MegaMoe>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
   ~MegaMoe();
 
-  /// Runs the layer. Collective over the ranks of the buffer. On an error nothing is written to y or
-  /// expert_token_nums.
+  /// Runs the layer. Collective over the ranks of the buffer. On an error of any rank's arguments nothing is
+  /// written to y or expert_token_nums; a rank that fails during the call may leave rows of y written.
   Status run(const CallArgs& args);
 
   /// What the stages of the last successful call left in memory on this rank, for diagnosis; `linear1` stays

@@ -70,6 +70,7 @@ const char* layout_name(Layout layout) {
 
 template <class Void>
 std::string BasicTensor<Void>::shape_text() const {
+  if (dims < 0 || dims > kMaxDims) return "of " + std::to_string(dims) + " dimensions";
   std::string text = "(";
   for (int i = 0; i < dims; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + (dims == 1 ? ",)" : ")");

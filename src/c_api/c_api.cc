@@ -267,7 +267,6 @@ int64_t megamoe_buffer_experts_per_rank(const megamoe_buffer* buffer) {
 int32_t megamoe_buffer_refuse_call(megamoe_buffer* buffer, int32_t code, const char* message) {
   return api::guarded([&] {
     if (buffer == nullptr) return api::null_argument("buffer");
-    if (code == 0) return Status(Code::kInvalidArgument, "code = 0: expected the code of an error");
     return buffer->buffer->refuse_call(Status(static_cast<Code>(code), message == nullptr ? "" : message));
   });
 }

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
+#include <thread>
 
 #include "base/topology.h"
+#include "comm/host_memory.h"
 #include "comm/segment_header.h"
+#include "moe/limits.h"
 #include "moe/validate.h"
 
 namespace megamoe {
@@ -169,9 +173,10 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
                                                                     const BufferConfig& config,
                                                                     const BufferOptions& options) {
   MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, group.size()));
-  if (options.threads < 0) {
+  if (options.threads < 0 || options.threads > moe::kMaxThreads) {
     return Status(Code::kInvalidArgument, "threads = " + std::to_string(options.threads) +
-                                              ": expected 0 (automatic) or a positive number");
+                                              ": expected 0 (automatic) or a number up to " +
+                                              std::to_string(moe::kMaxThreads));
   }
   if (options.deadline.count() <= 0) {
     return Status(Code::kInvalidArgument,
@@ -186,6 +191,9 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
   Result<comm::SymmLayout> layout = moe::plan_layout(config, group.size());
   if (!layout) return layout.status();
 
+  // The tables of the routing are smaller than the segment: what passes here has room for them.
+  MEGAMOE_RETURN_IF_ERROR(comm::check_host_memory(layout->total, group.size()));
+
   const int threads = moe::choose_threads(options, group.size());
   std::unique_ptr<Impl> impl(new Impl(group, config, options, *codec, *layout, threads, *isa));
   MEGAMOE_RETURN_IF_ERROR(impl->allocate());
@@ -195,7 +203,13 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
 Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& group,
                                                                    const BufferConfig& config,
                                                                    const BufferOptions& options) {
-  Result<std::unique_ptr<Impl>> prepared = prepare(group, config, options);
+  Result<std::unique_ptr<Impl>> prepared = [&]() -> Result<std::unique_ptr<Impl>> {
+    try {
+      return prepare(group, config, options);
+    } catch (const std::bad_alloc&) {
+      return Status(Code::kOutOfMemory, "the memory of the buffer could not be reserved");
+    }
+  }();
   if (!prepared) return moe::refuse_creation(group, options, prepared.status());
   Impl& impl = **prepared;
   comm::SessionOptions session_options;
@@ -223,7 +237,9 @@ Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
   if (!local.is_ok()) token_map.clear();
   record.counts = token_map.counts();
   Status verdict = comm::exchange(*session, layout, record, matrix);
-  if (!verdict.is_ok() && session->broken().is_ok()) session->end_call();
+  // A wait that a failure or a destroy() cut short is no verdict: peers may hold another one and wait for
+  // rows.
+  if (!verdict.is_ok() && session->broken().is_ok() && !destroyed) session->end_call();
   return verdict;
 }
 
@@ -247,9 +263,13 @@ Result<std::shared_ptr<SymmBuffer>> SymmBuffer::create(const Group& group, const
 }
 
 void SymmBuffer::destroy() {
-  if (impl_->destroyed) return;
-  impl_->destroyed = true;
+  if (impl_->destroyed.exchange(true)) return;
   impl_->session->close();
+  // The waits of a call that another thread is in end now; its memory stays until it has. A child of a fork
+  // has no such thread.
+  while (impl_->fork_generation == base::fork_generation() && impl_->busy.load()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
   impl_->session.reset();
   impl_->workspace = {};
 }
@@ -286,6 +306,10 @@ Status SymmBuffer::refuse_call(const Status& why) {
   const moe::CallGuard guard(impl_->busy);
   if (!guard.taken())
     return Status(Code::kInvalidArgument, "the buffer is in a call: expected one call at a time");
+  // The peers are in the call already: a refusal without an error must still end it.
+  if (why.is_ok()) {
+    return impl_->exchange(Status(Code::kInvalidArgument, "why = ok: expected the error of the call"), 0);
+  }
   return impl_->exchange(why, 0);
 }
 

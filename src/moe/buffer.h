@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/futex.h"
 #include "base/memory.h"
 #include "base/team.h"
 #include "comm/exchange.h"
@@ -102,7 +103,8 @@ class SymmBuffer::Impl {
   base::Pages scratch_pages;
 
   std::atomic<bool> busy{false};
-  bool destroyed = false;
+  std::atomic<bool> destroyed{false};
+  const uint32_t fork_generation = base::fork_generation();
   bool completed = false;  ///< the last call ended well: its stages can be read
 
  private:
@@ -121,8 +123,7 @@ Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks);
 /// Holds a buffer for one call; a second call at the same time is an error.
 class CallGuard {
  public:
-  explicit CallGuard(std::atomic<bool>& busy)
-      : busy_(busy), taken_(!busy.exchange(true, std::memory_order_acquire)) {}
+  explicit CallGuard(std::atomic<bool>& busy) : busy_(busy), taken_(!busy.exchange(true)) {}
   ~CallGuard() {
     if (taken_) busy_.store(false, std::memory_order_release);
   }

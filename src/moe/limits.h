@@ -9,6 +9,9 @@
 
 namespace megamoe::moe {
 
+/// Most threads of one rank.
+inline constexpr int kMaxThreads = 4096;
+
 struct Limit {
   std::string_view profile;
   std::string_view parameter;

@@ -49,7 +49,13 @@ class Call {
   Status run() {
     plan_blocks();
     owner_.schedule.reset(owner_.block_pieces, base::ceil_div(tokens_, kDispatchTokens), combine_pieces());
-    MEGAMOE_RETURN_IF_ERROR(owner_.team.run([this](int thread) { work(thread); }));
+    const Status started = owner_.team.run([this](int thread) { work(thread); });
+    if (!started.is_ok()) {
+      // Peers wait for this rank's rows: they learn why none come.
+      const int rank = owner_.group.rank();
+      return session_.fail(started.code(), rank, comm::Stage::kNone,
+                           "rank " + std::to_string(rank) + ": " + started.message());
+    }
     return failure_;
   }
 

@@ -189,7 +189,7 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
 
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
   MEGAMOE_RETURN_IF_ERROR(expect_type("x", args.x, {DType::kBFloat16}));
-  if (args.x.dims != 2 || args.x.shape[1] != config.hidden) {
+  if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
   }

@@ -64,7 +64,10 @@ TEST(BufferArguments, WrongOptionsAreNamed) {
   BufferOptions options;
   options.threads = -2;
   EXPECT_EQ(SymmBuffer::create(Group::self(), layer.config(8), options).status().message(),
-            "threads = -2: expected 0 (automatic) or a positive number");
+            "threads = -2: expected 0 (automatic) or a number up to 4096");
+  options.threads = std::numeric_limits<int>::max();
+  EXPECT_EQ(SymmBuffer::create(Group::self(), layer.config(8), options).status().message(),
+            "threads = 2147483647: expected 0 (automatic) or a number up to 4096");
   options = {};
   options.deadline = std::chrono::milliseconds(0);
   EXPECT_EQ(SymmBuffer::create(Group::self(), layer.config(8), options).status().message(),
@@ -188,6 +191,9 @@ TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
       {"x missing", [](CallArgs& a) { a.x = {}; }, "x has type no tensor: expected bfloat16"},
       {"x shape", [](CallArgs& a) { a.x.shape[1] = 63; }, "x has shape (6, 63): expected (T, 64)"},
       {"x dims", [](CallArgs& a) { a.x.dims = 1; }, "x has shape (6,): expected (T, 64)"},
+      {"x tokens", [](CallArgs& a) { a.x.shape[0] = -1; }, "x has shape (-1, 64): expected (T, 64)"},
+      {"x many dims", [](CallArgs& a) { a.x.dims = 1000; },
+       "x has shape of 1000 dimensions: expected (T, 64)"},
       {"x null", [](CallArgs& a) { a.x.data = nullptr; }, "x has no data: expected 384 elements"},
       {"x layout", [](CallArgs& a) { a.x.layout = Layout::kFractalNz; },
        "x has layout FRACTAL_NZ: expected ND"},

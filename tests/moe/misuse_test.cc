@@ -1,0 +1,97 @@
+// What a caller or the system may do wrong around a call: no rank hangs, crashes or throws.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <future>
+
+#include "comm/ranks.h"
+#include "support/layer.h"
+
+namespace megamoe {
+namespace {
+
+using test::RankTokens;
+using test::TestLayer;
+
+const test::LayerShape kShape{64, 32, 8, 2, "A16W16", "swiglu"};
+
+TEST(Misuse, ABufferBeyondTheMemoryOfTheHostIsAnError) {
+  BufferConfig config = TestLayer(kShape, 1).config(int64_t{1} << 32);
+  config.num_topk = 4096;
+  config.max_recv_token_num = 16;  // the segment's rows are few, its slots are not
+  const auto buffer = SymmBuffer::create(Group::self(), config);
+  ASSERT_FALSE(buffer);
+  EXPECT_EQ(buffer.status().code(), Code::kOutOfMemory) << buffer.status().message();
+}
+
+TEST(Misuse, ARefusalWithoutAnErrorEndsTheCallOnAllRanks) {
+  TestLayer layer(kShape, 1);
+  std::vector<RankTokens> ranks{layer.tokens(5), layer.tokens(5)};
+  test::on_local_ranks(2, [&](int rank, const Group& group) {
+    auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(2, rank, true));
+    ASSERT_TRUE(moe);
+    const CallArgs args = layer.args(ranks[static_cast<size_t>(rank)], 4);
+    EXPECT_TRUE((*moe)->run(args));
+    const Status refused = rank == 1 ? (*buffer)->refuse_call(Status::ok()) : (*moe)->run(args);
+    EXPECT_EQ(refused.message(), "rank 1: why = ok: expected the error of the call");
+    EXPECT_TRUE((*moe)->run(args)) << "the next legal call works";
+  });
+}
+
+TEST(Misuse, DestroyEndsACallOfAnotherThread) {
+  TestLayer layer(kShape, 1);
+  std::vector<RankTokens> ranks{layer.tokens(5), layer.tokens(5)};
+  std::promise<void> gone;
+  test::on_local_ranks(2, [&](int rank, const Group& group) {
+    auto buffer = SymmBuffer::create(group, layer.config(8), test::options(2));
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(2, rank, true));
+    ASSERT_TRUE(moe);
+    const CallArgs args = layer.args(ranks[static_cast<size_t>(rank)], 4);
+    if (rank == 1) {  // comes when rank 0 is gone
+      gone.get_future().wait();
+      EXPECT_EQ((*moe)->run(args).code(), Code::kPeerFailed);
+      return;
+    }
+    std::thread destroyer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      (*buffer)->destroy();
+    });
+    EXPECT_EQ((*moe)->run(args).code(), Code::kClosed);
+    destroyer.join();
+    gone.set_value();
+  });
+}
+
+TEST(Misuse, ThreadsThatCannotStartAreAnErrorOnAllRanks) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers end the process when a thread cannot start";
+#endif
+  TestLayer layer(kShape, 1);
+  RankTokens tokens = layer.tokens(5);
+  const std::vector<test::Outcome> outcomes = test::run_shm(2, [&](const Group& group) {
+    auto buffer = SymmBuffer::create(group, layer.config(8), test::options(group.rank() == 1 ? 64 : 1));
+    if (!buffer) return buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(2, group.rank(), true));
+    if (!moe) return moe.status().message();
+    if (group.rank() == 1) {  // room for a few stacks of threads only
+      rlim_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      const rlimit limit{pages * 4096 + (rlim_t{32} << 20), RLIM_INFINITY};
+      setrlimit(RLIMIT_AS, &limit);
+    }
+    const std::string text = (*moe)->run(layer.args(tokens, 4)).message();
+    const Status again = (*moe)->run(layer.args(tokens, 4));
+    return again.message() == text ? text : text + " | " + again.message();
+  });
+  for (const test::Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.text.rfind("rank 1: cannot start 63 threads", 0), 0u) << outcome.text;
+    EXPECT_EQ(outcome.text.find('|'), std::string::npos) << outcome.text;
+  }
+}
+
+}  // namespace
+}  // namespace megamoe
