@@ -32,14 +32,17 @@ constexpr const char* kPrefixes[] = {"model.", "model.language_model.", ""};
 /// A size in config.json under one of several names, most specific first.
 struct SizeKey {
   int64_t MoeConfig::*field;
+  int64_t largest;
   const char* names[3];
 };
+constexpr int64_t kMostLayers = 65536;  // each is looked for by name
+constexpr int64_t kLargest = int64_t{1} << 31;
 constexpr SizeKey kSizes[] = {
-    {&MoeConfig::layers, {"num_hidden_layers"}},
-    {&MoeConfig::hidden, {"hidden_size"}},
-    {&MoeConfig::intermediate, {"moe_intermediate_size", "intermediate_size"}},
-    {&MoeConfig::num_experts, {"num_experts", "num_local_experts", "n_routed_experts"}},
-    {&MoeConfig::top_k, {"num_experts_per_tok", "top_k"}},
+    {&MoeConfig::layers, kMostLayers, {"num_hidden_layers"}},
+    {&MoeConfig::hidden, kLargest, {"hidden_size"}},
+    {&MoeConfig::intermediate, kLargest, {"moe_intermediate_size", "intermediate_size"}},
+    {&MoeConfig::num_experts, kLargest, {"num_experts", "num_local_experts", "n_routed_experts"}},
+    {&MoeConfig::top_k, kLargest, {"num_experts_per_tok", "top_k"}},
 };
 
 constexpr struct {
@@ -100,9 +103,9 @@ Result<MoeConfig> read_config(const std::string& path) {
                     path + ": " + key.names[0] + " is missing: expected a mixture-of-experts model");
     }
     const auto& value = (*root)[found];
-    constexpr int64_t kLargest = int64_t{1} << 31;
-    if (!to_size(value, config.*key.field) || config.*key.field < 1 || config.*key.field > kLargest) {
-      return Status(Code::kDataLoss, path + ": " + found + " = " + json_text(value) + ": expected 1 to 2^31");
+    if (!to_size(value, config.*key.field) || config.*key.field < 1 || config.*key.field > key.largest) {
+      return Status(Code::kDataLoss, path + ": " + found + " = " + json_text(value) + ": expected 1 to " +
+                                         std::to_string(key.largest));
     }
   }
   if (config.top_k > config.num_experts) {

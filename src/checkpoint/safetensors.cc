@@ -69,7 +69,8 @@ SafeTensors::~SafeTensors() {
 }
 
 Status SafeTensors::map() {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK the opening of a pipe would wait for a writer.
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return Status(Code::kInvalidArgument, path_ + " cannot be opened: " + std::strerror(errno));
   }

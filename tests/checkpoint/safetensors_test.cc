@@ -2,6 +2,7 @@
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <numeric>
 #include <vector>
@@ -152,6 +153,9 @@ TEST(SafeTensors, NotAFile) {
   EXPECT_EQ(SafeTensors::open(scratch.path()).status().code(), Code::kInvalidArgument);
   EXPECT_EQ(SafeTensors::open(scratch.file("none")).status().message(),
             scratch.file("none") + " cannot be opened: No such file or directory");
+  const std::string pipe = scratch.file("pipe.safetensors");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(SafeTensors::open(pipe).status().message().find("is not a regular file"), std::string::npos);
 }
 
 TEST(SafeTensors, TypesAViewCannotHold) {
