@@ -77,8 +77,8 @@ class MEGAMOE_API SymmBuffer {
   SymmBuffer(const SymmBuffer&) = delete;
   SymmBuffer& operator=(const SymmBuffer&) = delete;
 
-  /// Leaves the group. Idempotent, local, never waits for other ranks; later calls return kClosed, and so does
-  /// one that another thread is waiting in.
+  /// Leaves the group. Idempotent, local, never waits for other ranks; later calls return kClosed, and so
+  /// does one that another thread is waiting in.
   void destroy();
 
   int rank() const;
