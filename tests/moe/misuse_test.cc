@@ -66,6 +66,21 @@ TEST(Misuse, DestroyEndsACallOfAnotherThread) {
   });
 }
 
+TEST(Misuse, TheDeadlineIsNotForThreadsOfTheSameRank) {
+  TestLayer layer({512, 256, 2, 2, "A16W16", "swiglu"}, 1);
+  RankTokens tokens = layer.tokens(256);
+  BufferOptions options = test::options(4, Isa::kGeneric);
+  options.deadline = std::chrono::milliseconds(1);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(256), options);
+  ASSERT_TRUE(buffer) << buffer.status().message();
+  auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, false));
+  ASSERT_TRUE(moe);
+  for (int call = 0; call < 3; ++call) {
+    const Status status = (*moe)->run(layer.args(tokens, 2));
+    EXPECT_TRUE(status) << status.message();
+  }
+}
+
 TEST(Misuse, ThreadsThatCannotStartAreAnErrorOnAllRanks) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers end the process when a thread cannot start";
