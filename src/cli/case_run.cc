@@ -14,8 +14,23 @@ namespace {
 constexpr std::byte kUntouched{0x5a};
 
 /// Arguments of mega_moe that the library knows; a case with another one is not supported.
-constexpr const char* kMegaMoeArgs[] = {"x",       "topk_ids", "topk_weights",   "x_active_mask",
-                                        "weight1", "weight2",  "weight_scales1", "weight_scales2"};
+constexpr const char* kMegaMoeArgs[] = {"x",
+                                        "scales",
+                                        "topk_ids",
+                                        "topk_weights",
+                                        "x_active_mask",
+                                        "weight1",
+                                        "weight2",
+                                        "weight_scales1",
+                                        "weight_scales2",
+                                        "bias1",
+                                        "bias2",
+                                        "shared_weight1",
+                                        "shared_weight2",
+                                        "shared_weight_scales1",
+                                        "shared_weight_scales2",
+                                        "shared_bias1",
+                                        "shared_bias2"};
 
 /// Weights of operators in floating point formats are stored (E, N, K), all others (E, K, N).
 bool reduction_is_last(DType dtype) {
@@ -26,6 +41,7 @@ bool reduction_is_last(DType dtype) {
 struct Settings {
   BufferConfig config;
   Activation activation;
+  DType shared_expert_quant_out_dtype = DType::kUndefined;
 };
 
 /// Reads attributes until the first one of a wrong type.
@@ -83,6 +99,7 @@ Result<Settings> read_settings(const Case& test) {
   attributes.read("max_recv_token_num", c.max_recv_token_num);
   attributes.read("dispatch_quant_mode", c.dispatch_quant_mode);
   attributes.read("dispatch_quant_out_dtype", c.dispatch_quant_out_dtype);
+  attributes.read("shared_expert_quant_out_dtype", s.shared_expert_quant_out_dtype);
   attributes.read("combine_quant_mode", c.combine_quant_mode);
   attributes.read("comm_alg", c.comm_alg);
   attributes.read("topk_weights_type", c.topk_weights_type);
@@ -103,8 +120,9 @@ Result<Settings> read_settings(const Case& test) {
   }
   c.hidden = x->shape[1];
   c.num_topk = ids->shape[1];
+  constexpr int64_t kNibblesPerWord = 8;
   const int64_t n = weight1->shape[reduction_is_last(weight1->dtype) ? 1 : 2];
-  c.intermediate_hidden = n / 2;
+  c.intermediate_hidden = n * (weight1->dtype == DType::kInt32 ? kNibblesPerWord : 1) / 2;
   return s;
 }
 
@@ -113,13 +131,16 @@ TensorView input_view(const Case& test, const char* arg, int rank) {
   return tensor == nullptr ? TensorView{} : tensor->view();
 }
 
-LinearWeights linear(const Case& test, const char* weight, const char* scale, int rank) {
+/// One linear layer of a rank: `prefix` "" or "shared_", `layer` "1" or "2".
+LinearWeights linear(const Case& test, const std::string& prefix, const char* layer, int rank) {
   LinearWeights result;
-  if (const CaseTensor* tensor = test.input(weight, rank)) {
+  if (const CaseTensor* tensor = test.input(prefix + "weight" + layer, rank)) {
     result.weight = {tensor->view()};
     result.k_last = reduction_is_last(tensor->dtype);
   }
-  if (const CaseTensor* tensor = test.input(scale, rank)) result.scale = {tensor->view()};
+  if (const CaseTensor* tensor = test.input(prefix + "weight_scales" + layer, rank))
+    result.scale = {tensor->view()};
+  if (const CaseTensor* tensor = test.input(prefix + "bias" + layer, rank)) result.bias = {tensor->view()};
   return result;
 }
 
@@ -151,6 +172,7 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
   for (int r = 0; r < test.ranks; ++r) {
     CallArgs& call = calls[static_cast<size_t>(r)];
     call.x = input_view(test, "x", r);
+    call.scales = input_view(test, "scales", r);
     call.topk_ids = input_view(test, "topk_ids", r);
     call.topk_weights = input_view(test, "topk_weights", r);
     call.x_active_mask = input_view(test, "x_active_mask", r);
@@ -179,8 +201,11 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
     if (!buffer) return buffer.status();
     Layer layer;
     layer.activation = settings->activation;
-    layer.weight1 = linear(test, "weight1", "weight_scales1", group.rank());
-    layer.weight2 = linear(test, "weight2", "weight_scales2", group.rank());
+    layer.weight1 = linear(test, "", "1", group.rank());
+    layer.weight2 = linear(test, "", "2", group.rank());
+    layer.shared_weight1 = linear(test, "shared_", "1", group.rank());
+    layer.shared_weight2 = linear(test, "shared_", "2", group.rank());
+    layer.shared_expert_quant_out_dtype = settings->shared_expert_quant_out_dtype;
     auto op = MegaMoe::create(*buffer, std::move(layer));
     if (!op) return (*buffer)->refuse_call(op.status());
     return (*op)->run(calls[static_cast<size_t>(group.rank())]);

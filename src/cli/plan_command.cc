@@ -3,12 +3,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/memory.h"
 #include "cli/command.h"
 #include "cli/layer_job.h"
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
 #include "cli/workload.h"
 #include "pack/panel_source.h"
+#include "pack/weight_types.h"
 
 namespace megamoe::cli {
 namespace {
@@ -24,30 +26,34 @@ using Lines = std::vector<std::pair<std::string, std::string>>;
 /// Weights of the right shape and type whose elements are all one element: only their description matters.
 struct PlaceholderLinear {
   uint64_t element = 0;
-  float scale = 0;
 
-  LinearWeights view(DType dtype, int64_t experts, int64_t k, int64_t n, bool channel_scales) const {
+  LinearWeights view(DType dtype, int64_t experts, int64_t k, int64_t n) const {
+    const pack::ScaleKind scales = pack::find_weight_type(dtype)->scales;
     LinearWeights weights;
-    TensorView w(&element, dtype, {experts, k, n});
-    std::fill_n(w.strides, kMaxDims, 0);
-    weights.weight = {w};
-    if (channel_scales) {
-      TensorView s(&scale, DType::kFloat32, {experts, n});
-      std::fill_n(s.strides, kMaxDims, 0);
-      weights.scale = {s};
+    weights.k_last = scales == pack::ScaleKind::kMx;
+    weights.weight = {repeated(dtype, weights.k_last ? std::initializer_list<int64_t>{experts, n, k}
+                                                     : std::initializer_list<int64_t>{experts, k, n})};
+    // Nibbles may not have gaps, and blocks of a fractal layout need no strides.
+    if (dtype_bits(dtype) == 4) weights.weight[0].layout = Layout::kFractalNz;
+    if (scales == pack::ScaleKind::kChannel) weights.scale = {repeated(DType::kFloat32, {experts, n})};
+    if (scales == pack::ScaleKind::kMx) {
+      weights.scale = {repeated(DType::kFloat8E8M0, {experts, n, base::ceil_div(k, 64), 2})};
     }
     return weights;
+  }
+
+ private:
+  TensorView repeated(DType dtype, std::initializer_list<int64_t> shape) const {
+    TensorView view(&element, dtype, shape);
+    std::fill_n(view.strides, kMaxDims, 0);
+    return view;
   }
 };
 
 /// Bytes of the packed panels of a rank, column sums and scales included.
 int64_t packed_bytes(const LinearWeights& weights, bool gated, const char* name) {
   auto g = pack::check_linear(weights, gated, name);
-  if (!g) return 0;
-  const int64_t row = kernel::kPanelColumns * 4;
-  return g->experts * g->panels() *
-         (kernel::panel_bytes(g->family, g->k) + (g->family == kernel::Family::kS8 ? row : 0) +
-          (weights.scale.empty() ? 0 : row));
+  return g ? static_cast<int64_t>(g->packed_bytes()) : 0;
 }
 
 Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, const Shape& shape,
@@ -72,10 +78,8 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
     if (!buffer) return buffer.status();
     const int64_t local = (*buffer)->experts_per_rank();
     Layer layer;
-    layer.weight1 = placeholder.view(scenario.weight, local, shape.hidden, 2 * shape.intermediate,
-                                     scenario.channel_scales);
-    layer.weight2 =
-        placeholder.view(scenario.weight, local, shape.intermediate, shape.hidden, scenario.channel_scales);
+    layer.weight1 = placeholder.view(scenario.weight, local, shape.hidden, 2 * shape.intermediate);
+    layer.weight2 = placeholder.view(scenario.weight, local, shape.intermediate, shape.hidden);
     auto op = MegaMoe::create(*buffer, layer);
     if (!op) return op.status();
     if (group.rank() != 0) return Status::ok();

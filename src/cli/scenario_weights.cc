@@ -32,6 +32,14 @@ constexpr struct {
   Convert convert;
 } kConversions[] = {{DType::kBFloat16, keep}, {DType::kInt8, to_int8}};
 
+/// The conversion to a weight type, or null.
+Convert conversion_to(DType weight) {
+  for (const auto& row : kConversions) {
+    if (row.weight == weight) return row.convert;
+  }
+  return nullptr;
+}
+
 /// float sums may come in any order, int32 sums are exact.
 constexpr struct {
   kernel::Family family;
@@ -43,7 +51,9 @@ constexpr struct {
 Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& name) {
   std::vector<const moe::Scenario*> chosen;
   if (name == "all") {
-    for (const moe::Scenario& scenario : moe::scenarios()) chosen.push_back(&scenario);
+    for (const moe::Scenario& scenario : moe::scenarios()) {
+      if (conversion_to(scenario.weight) != nullptr) chosen.push_back(&scenario);
+    }
     return chosen;
   }
   auto found = moe::scenario_from_name(name);
@@ -57,9 +67,8 @@ Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scen
   result.job = bf16;
   result.job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
   result.job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
-  for (const auto& row : kConversions) {
-    if (row.weight != scenario.weight) continue;
-    MEGAMOE_RETURN_IF_ERROR(row.convert(bf16, result));
+  if (const Convert convert = conversion_to(scenario.weight)) {
+    MEGAMOE_RETURN_IF_ERROR(convert(bf16, result));
     return result;
   }
   return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +

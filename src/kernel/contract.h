@@ -29,6 +29,37 @@ constexpr int64_t panel_bytes(Family family, int64_t k) {
   return (k + k_per_dword(family) - 1) / k_per_dword(family) * kPanelColumns * 4;
 }
 
+/// How a packed panel stores its weights. kStrip: as tile functions read them, nothing to decode. The MX
+/// codes store for every 32 k a line of 32 scale bytes (E8M0, one per column), then the codes: [32 k][32
+/// columns] bytes, or [16 pairs of k][32 columns] bytes with the even k in the low half. kInt4: [ceil(k /
+/// 4)][32 columns] of four nibbles, the lowest k in the lowest. k past K is zero.
+enum class WeightCode : int { kStrip = 0, kE4M3, kE5M2, kE2M1, kInt4 };
+inline constexpr int kWeightCodeCount = 5;
+inline constexpr int kMxGroup = 32;
+
+constexpr int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k) {
+  const int64_t groups = (k + kMxGroup - 1) / kMxGroup;
+  switch (code) {
+    case WeightCode::kE4M3:
+    case WeightCode::kE5M2:
+      return groups * (kMxGroup + 1) * kPanelColumns;
+    case WeightCode::kE2M1:
+      return groups * (kMxGroup / 2 + 1) * kPanelColumns;
+    case WeightCode::kInt4:
+      return (k + 3) / 4 * kPanelColumns * 2;
+    case WeightCode::kStrip:
+      break;
+  }
+  return panel_bytes(family, k);
+}
+
+/// Turns a stored panel into the strip a tile function reads: panel_bytes(family, k) bytes.
+struct DecodePanel {
+  const void* stored;
+  int64_t k;
+  void* strip;  ///< 64-byte aligned
+};
+
 /// A row tile of activations in the form the tile function reads.
 struct PackRows {
   const void* codes;    ///< first row: bf16 or s8 codes, k per row
@@ -83,7 +114,9 @@ struct Linear1Epilogue {
   int rows;
   int outputs;                 ///< valid outputs of the panel: 1 .. 16 gated, 1 .. 32 for gelu
   const float* column_scales;  ///< [32] in panel order, kScaledInt32 only
+  const float* column_bias;    ///< [32] in panel order, added after the column scale, or null
   const float* row_scales;     ///< [rows], kScaledInt32 only
+  const float* row_weights;    ///< [rows] factors of the activated values, or null
   const ActivationParams* params;
   void* out;  ///< bf16 (kBf16) or float (kScaledInt32); row r at out + r * out_row_bytes
   ptrdiff_t out_row_bytes;
@@ -95,6 +128,7 @@ struct Linear2Epilogue {
   int rows;
   int outputs;  ///< 1 .. 32
   const float* column_scales;
+  const float* column_bias;
   const float* row_scales;
   uint16_t* const* out;  ///< [rows] where column 0 of this panel goes
 };
@@ -118,6 +152,8 @@ struct RowOps {
   void (*quantise[quant::kQuantRuleCount])(const QuantRow&);
   void (*dequantise[quant::kQuantRuleCount])(const DequantRow&);
   void (*combine)(const CombineRow&);
+  /// By WeightCode; null where there is nothing to decode.
+  void (*decode[kWeightCodeCount])(const DecodePanel&);
 };
 
 }  // namespace megamoe::kernel

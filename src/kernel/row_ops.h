@@ -8,6 +8,7 @@
 #include "activation/swiglustep.h"
 #include "kernel/combine.h"
 #include "kernel/contract.h"
+#include "kernel/decode.h"
 #include "kernel/epilogue.h"
 #include "quant/fp8_group.h"
 #include "quant/hif8.h"
@@ -51,6 +52,8 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
           },
 #undef MEGAMOE_QUANT_RULE
       .combine = combine<V>,
+      .decode = {nullptr, decode_mx<V, quant::E4M3>, decode_mx<V, quant::E5M2>, decode_mx<V, quant::E2M1>,
+                 decode_int4<V>},
   };
 }
 

@@ -31,7 +31,14 @@ Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks) 
   input.block_rows = kBlockRows;
   input.code_row_bytes = (*codec)->row_bytes(config.hidden);
   input.scale_row_bytes = (*codec)->scale_bytes(config.hidden);
-  input.slot_row_bytes = config.hidden * static_cast<int64_t>(sizeof(uint16_t));
+  Result<const Codec*> combine = find_combine_codec(config.combine_quant_mode);
+  if (!combine) return combine.status();
+  input.slot_row_bytes =
+      *combine == nullptr
+          ? config.hidden * static_cast<int64_t>(sizeof(uint16_t))
+          : static_cast<int64_t>(
+                base::round_up(static_cast<size_t>((*combine)->row_bytes(config.hidden)), base::kCacheLine)) +
+                (*combine)->scale_bytes(config.hidden);
   return comm::SymmLayout::make(input);
 }
 
@@ -92,22 +99,27 @@ int choose_threads(const BufferOptions& options, int ranks) {
 
 }  // namespace
 
-Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate,
+Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, int64_t hidden, int64_t intermediate,
                                   Isa isa) {
-  const int64_t widest = 2 * intermediate;  // gelu keeps the whole width of Linear1
+  const int64_t inner = 2 * intermediate;  // gelu keeps the whole width of Linear1
+  const auto row_of = [](int64_t n, size_t element) {
+    return base::round_up(static_cast<size_t>(n) * element, base::kCacheLine);
+  };
   Workspace workspace;
   workspace.packed_block1 = packed_block_bytes(hidden, isa);
-  workspace.packed_block2 = packed_block_bytes(widest, isa);
-  workspace.activated_row = base::round_up(static_cast<size_t>(widest) * sizeof(float), base::kCacheLine);
-  workspace.codes_row = base::round_up(static_cast<size_t>(widest) * sizeof(uint16_t), base::kCacheLine);
-  const auto blocks = static_cast<size_t>(layout.max_blocks());
-  const auto rows = static_cast<size_t>(layout.input.capacity);
+  workspace.packed_block2 = packed_block_bytes(inner, isa);
+  workspace.activated_row = row_of(inner, sizeof(float));
+  workspace.codes_row = row_of(inner, sizeof(uint16_t));
+  workspace.scales_row = row_of(base::ceil_div(inner, kernel::kMxGroup) + 1, sizeof(uint8_t));
+  workspace.operand_row = row_of(std::max(hidden, inner), sizeof(uint16_t));
+  const auto n = static_cast<size_t>(rows);
   const std::pair<base::Pages*, size_t> parts[] = {
-      {&workspace.packed1, blocks * workspace.packed_block1},
-      {&workspace.packed2, blocks * workspace.packed_block2},
-      {&workspace.activated, rows * workspace.activated_row},
-      {&workspace.codes, rows * workspace.codes_row},
-      {&workspace.scales, rows * sizeof(float)},
+      {&workspace.packed1, static_cast<size_t>(blocks) * workspace.packed_block1},
+      {&workspace.packed2, static_cast<size_t>(blocks) * workspace.packed_block2},
+      {&workspace.activated, n * workspace.activated_row},
+      {&workspace.codes, n * workspace.codes_row},
+      {&workspace.scales, n * workspace.scales_row},
+      {&workspace.operands, n * workspace.operand_row},
   };
   for (const auto& [pages, bytes] : parts) {
     Result<base::Pages> made = base::Pages::allocate(bytes, /*huge=*/false);
@@ -120,11 +132,14 @@ Result<Workspace> Workspace::make(const comm::SymmLayout& layout, int64_t hidden
 }  // namespace moe
 
 SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, const BufferOptions& options,
-                       const moe::Codec* codec_in, const comm::SymmLayout& layout_in, int threads_in,
-                       Isa isa_in)
+                       const moe::Codec* codec_in, const moe::Codec* combine_codec_in,
+                       const comm::SymmLayout& layout_in, int threads_in, Isa isa_in)
     : group(group_in),
       config(config_in),
       codec(codec_in),
+      combine_codec(combine_codec_in),
+      pass_through(
+          moe::passes_codes_through(config_in.dispatch_quant_mode, config_in.dispatch_quant_out_dtype)),
       threads(threads_in),
       isa(isa_in),
       experts_per_rank(layout_in.input.experts_per_rank),
@@ -134,38 +149,87 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
       team(threads_in),
       matrix(group_in.size(), config_in.num_experts),
       rows(layout_in.input),
-      token_map(config_in.num_max_tokens_per_rank, config_in.num_topk, config_in.num_experts),
-      schedule(layout_in.max_blocks(), config_in.num_max_tokens_per_rank) {
-  blocks.reserve(static_cast<size_t>(layout.max_blocks()));
-  block_pieces.reserve(static_cast<size_t>(layout.max_blocks()));
+      token_map(config_in.num_max_tokens_per_rank, config_in.num_topk, config_in.num_experts) {
   if (options.trace) trace.enable(threads, size_t{1} << 15);
 }
 
 Status SymmBuffer::Impl::allocate() {
-  Result<moe::Workspace> made = moe::Workspace::make(layout, config.hidden, config.intermediate_hidden, isa);
+  Result<moe::Workspace> made =
+      moe::Workspace::make(capacity, layout.max_blocks(), config.hidden, config.intermediate_hidden, isa);
   if (!made) return made.status();
   workspace = std::move(*made);
+  MEGAMOE_RETURN_IF_ERROR(reserve_shared(0));
 
   const int64_t widest = std::max(config.hidden, 2 * config.intermediate_hidden);
   const int max_rows = std::max(kernel::gemm_for(kernel::Family::kBf16, isa).max_rows,
                                 kernel::gemm_for(kernel::Family::kS8, isa).max_rows);
-  const size_t tile = static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float);
+  const auto topk = static_cast<size_t>(config.num_topk);
+  const auto wide = [&](size_t element) { return static_cast<size_t>(widest) * element; };
   const auto panel = static_cast<size_t>(kernel::panel_bytes(kernel::Family::kBf16, widest));
-  const size_t strip = base::round_up(
-      std::max(panel + 4096, static_cast<size_t>(config.num_topk) * sizeof(float)), base::kCacheLine);
-  const size_t row = base::round_up(static_cast<size_t>(widest) * sizeof(float), base::kCacheLine);
-  const size_t codes =
-      std::max(row, base::round_up(static_cast<size_t>(config.num_topk) * sizeof(void*), base::kCacheLine));
-  const size_t each = base::round_up(tile + strip + row + codes, 4096) + base::kCacheLine;
+  // A strip made from raw weights needs the stored form of the panel and three rows of column data behind it.
+  const auto stored = static_cast<size_t>(
+      kernel::stored_panel_bytes(kernel::WeightCode::kE4M3, kernel::Family::kBf16, widest));
+  const size_t sizes[] = {
+      static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float),
+      panel + stored + 3 * kernel::kPanelColumns * sizeof(float),
+      std::max(wide(sizeof(float)), static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(uint16_t)),
+      wide(sizeof(uint16_t)),
+      wide(sizeof(uint8_t)),
+      combine_codec == nullptr ? 0 : topk * layout_row_bytes(),
+      (topk + moe::kMaxSharedExperts) * (sizeof(void*) + sizeof(float)),
+  };
+  size_t each = 0;
+  for (const size_t size : sizes) each += base::round_up(size, base::kCacheLine);
+  each = base::round_up(each, 4096) + base::kCacheLine;
   Result<base::Pages> pages = base::Pages::allocate(each * static_cast<size_t>(threads), /*huge=*/false);
   if (!pages) return pages.status();
   scratch_pages = std::move(*pages);
   scratch.resize(static_cast<size_t>(threads));
   for (int thread = 0; thread < threads; ++thread) {
-    std::byte* start = scratch_pages.data() + each * static_cast<size_t>(thread);
-    scratch[static_cast<size_t>(thread)] = {start, start + tile, start + tile + strip,
-                                            start + tile + strip + row};
+    std::byte* next = scratch_pages.data() + each * static_cast<size_t>(thread);
+    moe::Scratch& s = scratch[static_cast<size_t>(thread)];
+    std::byte** const parts[] = {&s.tile, &s.strip, &s.row, &s.codes, &s.scales, &s.slots, &s.terms};
+    for (size_t i = 0; i < std::size(parts); ++i) {
+      *parts[i] = next;
+      next += base::round_up(sizes[i], base::kCacheLine);
+    }
   }
+  return Status::ok();
+}
+
+Status SymmBuffer::Impl::reserve_shared(int64_t experts) {
+  if (schedule != nullptr && experts <= shared.experts) return Status::ok();
+  const int64_t tokens = config.num_max_tokens_per_rank;
+  const int64_t blocks = experts * (base::ceil_div(tokens, moe::kBlockRows) + 1);
+  moe::SharedRows made;
+  if (experts > 0) {
+    Result<moe::Workspace> work =
+        moe::Workspace::make(experts * tokens, blocks, config.hidden, config.intermediate_hidden, isa);
+    if (!work) return work.status();
+    made.workspace = std::move(*work);
+    made.experts = experts;
+    made.code_stride = layout_row_bytes();  // bfloat16, the widest code
+    made.scale_stride = base::round_up(
+        static_cast<size_t>(base::ceil_div(config.hidden, kernel::kMxGroup) + 1), base::kCacheLine);
+    const auto rows_of = static_cast<size_t>(experts * tokens);
+    const std::pair<base::Pages*, size_t> parts[] = {
+        {&made.codes, rows_of * made.code_stride},
+        {&made.scales, rows_of * made.scale_stride},
+        {&made.homes, rows_of * sizeof(comm::RowHome)},
+        {&made.slots, rows_of * layout_row_bytes()},
+    };
+    for (const auto& [pages, bytes] : parts) {
+      Result<base::Pages> part = base::Pages::allocate(bytes, /*huge=*/false);
+      if (!part) return part.status();
+      *pages = std::move(*part);
+    }
+    made.arrived.resize(static_cast<size_t>(blocks));
+  }
+  const int64_t all_blocks = layout.max_blocks() + blocks;
+  schedule = std::make_unique<moe::Schedule>(all_blocks, config.num_max_tokens_per_rank);
+  this->blocks.reserve(static_cast<size_t>(all_blocks));
+  block_pieces.reserve(static_cast<size_t>(all_blocks));
+  shared = std::move(made);
   return Status::ok();
 }
 
@@ -195,7 +259,10 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
   MEGAMOE_RETURN_IF_ERROR(comm::check_host_memory(layout->total, group.size()));
 
   const int threads = moe::choose_threads(options, group.size());
-  std::unique_ptr<Impl> impl(new Impl(group, config, options, *codec, *layout, threads, *isa));
+  Result<const moe::Codec*> combine_codec = moe::find_combine_codec(config.combine_quant_mode);
+  if (!combine_codec) return combine_codec.status();
+  std::unique_ptr<Impl> impl(
+      new Impl(group, config, options, *codec, *combine_codec, *layout, threads, *isa));
   MEGAMOE_RETURN_IF_ERROR(impl->allocate());
   return impl;
 }
@@ -245,7 +312,7 @@ Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
 
 void SymmBuffer::Impl::leave(int64_t tokens) {
   std::byte* own = session->segment(session->rank());
-  std::memset(own + layout.arrived, 0, blocks.size() * sizeof(uint32_t));
+  std::memset(own + layout.arrived, 0, static_cast<size_t>(layout.max_blocks()) * sizeof(uint32_t));
   std::memset(own + layout.done, 0, static_cast<size_t>(tokens) * sizeof(uint32_t));
   session->end_call();
 }

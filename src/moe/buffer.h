@@ -24,36 +24,65 @@ namespace megamoe {
 
 namespace moe {
 
-/// Up to block_rows rows of one local expert: the unit that arrives, is computed and is returned.
-struct Block {
-  int64_t expert = 0;     ///< local index
-  int64_t first_row = 0;  ///< in the pool
-  int64_t rows = 0;
-  size_t arrived = 0;  ///< offset of its arrival counter
-};
-
 /// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams
 /// in, few enough that a block's activations stay in the second-level cache.
 inline constexpr int64_t kBlockRows = 128;
 
-/// Private memory of a rank. Pages are touched on first use, so a size is an upper bound and not a cost.
+/// Private memory behind a set of rows. Pages are touched on first use, so a size is an upper bound and not a
+/// cost.
 struct Workspace {
   size_t packed_block1 = 0;  ///< bytes of one block's packed activations for Linear1
   size_t packed_block2 = 0;
   size_t activated_row = 0;  ///< bytes of one activated row
   size_t codes_row = 0;      ///< bytes of one requantised row
-  base::Pages packed1, packed2, activated, codes, scales;
+  size_t scales_row = 0;     ///< bytes of its scales
+  size_t operand_row = 0;    ///< bytes of one row decoded for a matrix product
+  base::Pages packed1, packed2, activated, codes, scales, operands;
 
-  static Result<Workspace> make(const comm::SymmLayout& layout, int64_t hidden, int64_t intermediate,
-                                Isa isa);
+  static Result<Workspace> make(int64_t rows, int64_t blocks, int64_t hidden, int64_t intermediate, Isa isa);
+  size_t bytes() const {
+    return packed1.bytes() + packed2.bytes() + activated.bytes() + codes.bytes() + scales.bytes() +
+           operands.bytes();
+  }
+};
+
+/// This rank's own tokens on their way through its shared experts: row (expert, token) = expert * tokens +
+/// token.
+struct SharedRows {
+  int64_t experts = 0;  ///< reserved for
+  size_t code_stride = 0;
+  size_t scale_stride = 0;
+  Workspace workspace;
+  base::Pages codes, scales, homes, slots;
+  std::vector<uint32_t> arrived;
 };
 
 /// Memory of one thread.
 struct Scratch {
-  std::byte* tile = nullptr;   ///< [max_rows][32] accumulators
-  std::byte* strip = nullptr;  ///< one panel of weights made on demand
-  std::byte* row = nullptr;    ///< one row of values
-  std::byte* codes = nullptr;  ///< one row of codes
+  std::byte* tile = nullptr;    ///< [max_rows][32] accumulators
+  std::byte* strip = nullptr;   ///< one panel of weights made on demand
+  std::byte* row = nullptr;     ///< one row of values
+  std::byte* codes = nullptr;   ///< one row of codes
+  std::byte* scales = nullptr;  ///< and its scales
+  std::byte* slots = nullptr;   ///< decoded combine rows of one token, where they travel as codes
+  std::byte* terms = nullptr;   ///< pointers and weights of the rows one token sums
+};
+
+/// Shared experts of one rank.
+inline constexpr int64_t kMaxSharedExperts = 64;
+
+/// Which experts a row passes through.
+enum RowSetIndex { kRouted = 0, kShared = 1 };
+inline constexpr int kRowSets = 2;
+
+/// Up to block_rows rows of one local expert: the unit that arrives, is computed and is returned.
+struct Block {
+  RowSetIndex set = kRouted;
+  int64_t index = 0;      ///< in the memory of its set
+  int64_t expert = 0;     ///< local index
+  int64_t first_row = 0;  ///< in the memory of its set
+  int64_t rows = 0;
+  uint32_t* arrived = nullptr;  ///< its arrival counter
 };
 
 }  // namespace moe
@@ -75,15 +104,30 @@ class SymmBuffer::Impl {
   const comm::RowHome* homes(int64_t row) const {
     return reinterpret_cast<const comm::RowHome*>(pool(layout.homes, sizeof(comm::RowHome), row));
   }
-  uint16_t* slot_row(const comm::RowHome& home) const {
+  std::byte* slot_row(const comm::RowHome& home) const {
     const auto index = static_cast<size_t>(home.token * config.num_topk + home.slot);
-    return reinterpret_cast<uint16_t*>(session->segment(home.rank) + layout.slots +
-                                       index * layout.slot_stride());
+    return session->segment(home.rank) + layout.slots + index * layout.slot_stride();
   }
+  std::byte* shared_slot_row(int64_t token, int64_t expert) const {
+    return shared.slots.data() + static_cast<size_t>(token * shared.experts + expert) * layout_row_bytes();
+  }
+  /// Bytes between two bfloat16 rows of H values.
+  size_t layout_row_bytes() const {
+    return base::round_up(static_cast<size_t>(config.hidden) * sizeof(uint16_t), base::kCacheLine);
+  }
+  /// Bytes from the codes of a quantised combine row to its scales.
+  size_t slot_scales() const {
+    return base::round_up(static_cast<size_t>(combine_codec->row_bytes(config.hidden)), base::kCacheLine);
+  }
+
+  /// Memory for shared experts, kept for the largest number asked for. Not during a call.
+  Status reserve_shared(int64_t experts);
 
   Group group;
   BufferConfig config;
   const moe::Codec* codec;
+  const moe::Codec* combine_codec;  ///< null where combine rows are bfloat16
+  bool pass_through;                ///< x comes as codes
   int threads;
   Isa isa;
   int64_t experts_per_rank, local_experts, capacity;
@@ -94,8 +138,9 @@ class SymmBuffer::Impl {
   comm::CallMatrix matrix;
   comm::RowPlan rows;
   route::TokenMap token_map;
-  moe::Schedule schedule;
+  std::unique_ptr<moe::Schedule> schedule;
   moe::Workspace workspace;
+  moe::SharedRows shared;
   moe::TraceLog trace;
   std::vector<moe::Block> blocks;
   std::vector<moe::BlockPieces> block_pieces;
@@ -109,7 +154,7 @@ class SymmBuffer::Impl {
 
  private:
   Impl(const Group& group, const BufferConfig& config, const BufferOptions& options, const moe::Codec* codec,
-       const comm::SymmLayout& layout, int threads, Isa isa);
+       const moe::Codec* combine_codec, const comm::SymmLayout& layout, int threads, Isa isa);
   static Result<std::unique_ptr<Impl>> prepare(const Group& group, const BufferConfig& config,
                                                const BufferOptions& options);
   Status allocate();

@@ -9,7 +9,7 @@ namespace {
 std::string linear_text(const moe::LinearPlan& linear) {
   const pack::Geometry& g = linear.geometry();
   return "K " + std::to_string(g.k) + " x N " + std::to_string(g.n) + ", " + std::to_string(g.panels()) +
-         " panels of " + std::to_string(kernel::panel_bytes(g.family, g.k)) + " bytes per expert" +
+         " panels of " + std::to_string(g.stored_bytes()) + " bytes per expert" +
          (g.k % kernel::k_per_dword(g.family) != 0 || g.outputs() % g.outputs_per_panel() != 0 ? ", with tail"
                                                                                                : "");
 }
@@ -20,7 +20,7 @@ std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() co
   const SymmBuffer::Impl& owner = buffer->impl();
   const BufferConfig& config = owner.config;
   std::vector<std::pair<std::string, std::string>> lines = {
-      {"scenario", scenario == nullptr ? "none: this rank owns no expert" : scenario->name},
+      {"scenario", routed().scenario == nullptr ? "none: this rank owns no expert" : routed().scenario->name},
       {"isa", isa_name(owner.isa)},
       {"transport", owner.group.transport()},
       {"rank", std::to_string(owner.group.rank()) + " of " + std::to_string(owner.group.size())},
@@ -30,30 +30,34 @@ std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() co
       {"top-k", std::to_string(config.num_topk)},
       {"token codec", owner.codec->name},
   };
-  if (scenario != nullptr) {
-    lines.insert(
-        lines.end(),
-        {
-            {"Linear1 kernel", linear1.gemm->name},
-            {"Linear1", linear_text(linear1)},
-            {"activation", layer.activation.name},
-            {"requantise codec", scenario->requantise_codec->name},
-            {"Linear2 kernel", linear2.gemm->name},
-            {"Linear2", linear_text(linear2)},
-            {"row operations", ops->name},
-            {"weights", layer.packed1 != nullptr ? "packed" : "raw, packed panel by panel in every call"},
-        });
+  if (owner.combine_codec != nullptr) lines.emplace_back("combine codec", owner.combine_codec->name);
+  const auto add_experts = [&](const moe::ExpertPlan& plan, const std::string& prefix, bool packed) {
+    if (plan.scenario == nullptr) return;
+    lines.insert(lines.end(),
+                 {
+                     {prefix + "Linear1 kernel", plan.linear1.gemm->name},
+                     {prefix + "Linear1", linear_text(plan.linear1)},
+                     {prefix + "activation", layer.activation.name},
+                     {prefix + "requantise codec", plan.scenario->requantise_codec->name},
+                     {prefix + "Linear2 kernel", plan.linear2.gemm->name},
+                     {prefix + "Linear2", linear_text(plan.linear2)},
+                     {prefix + "weights", packed ? "packed" : "raw, packed panel by panel in every call"},
+                 });
+  };
+  add_experts(routed(), "", layer.packed1 != nullptr);
+  if (shared().scenario != nullptr) {
+    lines.emplace_back("shared experts", std::to_string(shared().experts) + ", " + shared().scenario->name);
+    add_experts(shared(), "shared ", layer.shared_packed1 != nullptr);
   }
-  lines.insert(lines.end(),
-               {
-                   {"block rows", std::to_string(moe::kBlockRows)},
-                   {"capacity rows", std::to_string(owner.capacity)},
-                   {"symmetric memory bytes", std::to_string(owner.layout.total)},
-                   {"workspace bytes (upper bound)",
-                    std::to_string(owner.workspace.packed1.bytes() + owner.workspace.packed2.bytes() +
-                                   owner.workspace.activated.bytes() + owner.workspace.codes.bytes() +
-                                   owner.workspace.scales.bytes() + owner.scratch_pages.bytes())},
-               });
+  lines.insert(lines.end(), {
+                                {"row operations", ops->name},
+                                {"block rows", std::to_string(moe::kBlockRows)},
+                                {"capacity rows", std::to_string(owner.capacity)},
+                                {"symmetric memory bytes", std::to_string(owner.layout.total)},
+                                {"workspace bytes (upper bound)",
+                                 std::to_string(owner.workspace.bytes() + owner.shared.workspace.bytes() +
+                                                owner.scratch_pages.bytes())},
+                            });
   return lines;
 }
 

@@ -27,21 +27,65 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
 
 namespace {
 
-Result<std::unique_ptr<pack::PanelSource>> make_source(const LinearWeights& raw,
-                                                       const std::shared_ptr<const PackedWeights>& packed,
-                                                       bool gated, const char* name) {
-  if (packed == nullptr) return pack::raw_source(raw, gated, name);
-  if (!raw.weight.empty()) {
-    return Status(Code::kInvalidArgument,
-                  std::string(name) + " is given both raw and packed: expected one of the two");
-  }
-  return pack::packed_source(packed);
+Status expect_size(const std::string& name, const char* what, int64_t got, int64_t expected) {
+  if (got == expected) return Status::ok();
+  return Status(Code::kInvalidArgument,
+                name + " has " + what + " " + std::to_string(got) + ": expected " + std::to_string(expected));
 }
 
-Status expect_size(const char* name, const char* what, int64_t got, int64_t expected) {
-  if (got == expected) return Status::ok();
-  return Status(Code::kInvalidArgument, std::string(name) + " has " + what + " " + std::to_string(got) +
-                                            ": expected " + std::to_string(expected));
+// What one linear layer is checked against.
+struct LinearInput {
+  const LinearWeights& raw;
+  const std::shared_ptr<const PackedWeights>& packed;
+  bool gated;
+  std::string name;  ///< "weight1", "shared_weight2", ...
+};
+
+Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan& plan) {
+  if (in.packed == nullptr) {
+    Result<std::unique_ptr<pack::PanelSource>> source =
+        pack::raw_source(in.raw, in.gated, in.name.c_str(), ops);
+    if (!source) return source.status();
+    plan.source = std::move(*source);
+  } else if (!in.raw.weight.empty()) {
+    return Status(Code::kInvalidArgument, in.name + " is given both raw and packed: expected one of the two");
+  } else {
+    plan.source = pack::packed_source(in.packed, ops);
+  }
+  if (plan.geometry().gated == in.gated) return Status::ok();
+  return Status(Code::kInvalidArgument,
+                in.name + " was packed for " +
+                    (plan.geometry().gated ? "a gated activation" : "an activation without gate") +
+                    ": expected the form that the activation needs");
+}
+
+// Sources of both layers and their shapes; the scenario is chosen afterwards. `experts` < 0 takes what
+// weight1 has.
+Status make_sources(int64_t experts, const LinearInput& first, const LinearInput& second,
+                    const BufferConfig& config, const kernel::RowOps& ops, ExpertPlan& plan) {
+  MEGAMOE_RETURN_IF_ERROR(make_source(first, ops, plan.linear1));
+  MEGAMOE_RETURN_IF_ERROR(make_source(second, ops, plan.linear2));
+  const pack::Geometry& g1 = plan.linear1.geometry();
+  const pack::Geometry& g2 = plan.linear2.geometry();
+  if (experts >= 0) MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "experts", g1.experts, experts));
+  MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "reduction size", g1.k, config.hidden));
+  MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "output size", g1.n, 2 * config.intermediate_hidden));
+  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "experts", g2.experts, g1.experts));
+  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "reduction size", g2.k, g1.outputs()));
+  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "output size", g2.n, config.hidden));
+  if (g2.dtype != g1.dtype) {
+    return Status(Code::kInvalidType, second.name + " has type " + dtype_name(g2.dtype) + ": expected " +
+                                          dtype_name(g1.dtype) + " as " + first.name);
+  }
+  plan.experts = g1.experts;
+  return Status::ok();
+}
+
+void bind_kernels(const Scenario& scenario, Isa isa, ExpertPlan& plan) {
+  plan.scenario = &scenario;
+  plan.token_codec = scenario.token_codec;
+  plan.linear1.gemm = &kernel::gemm_for(scenario.family1, isa);
+  plan.linear2.gemm = &kernel::gemm_for(scenario.family2, isa);
 }
 
 }  // namespace
@@ -50,64 +94,75 @@ Status expect_size(const char* name, const char* what, int64_t got, int64_t expe
 Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<SymmBuffer> buffer,
                                                              Layer layer) {
   if (buffer == nullptr) return Status(Code::kInvalidArgument, "sym_buffer is null: expected a buffer");
-  const SymmBuffer::Impl& owner = buffer->impl();
+  SymmBuffer::Impl& owner = buffer->impl();
   if (owner.destroyed) return Status(Code::kClosed, "sym_buffer was destroyed: expected a live buffer");
   auto impl = std::make_unique<Impl>();
   impl->buffer = buffer;
   impl->layer = std::move(layer);
-  MEGAMOE_RETURN_IF_ERROR(impl->check_layer(owner));
+  impl->ops = &kernel::row_ops_for(owner.isa);
+  Result<moe::ActivationPlan> activation = moe::plan_activation(impl->layer.activation);
+  if (!activation) return activation.status();
+  impl->activation = *activation;
+  MEGAMOE_RETURN_IF_ERROR(impl->plan_routed(owner));
+  MEGAMOE_RETURN_IF_ERROR(impl->plan_shared(owner));
   return impl;
 }
 
-Status MegaMoe::Impl::check_layer(const SymmBuffer::Impl& owner) {
-  Result<moe::ActivationPlan> planned = moe::plan_activation(layer.activation);
-  if (!planned) return planned.status();
-  activation = *planned;
+Status MegaMoe::Impl::plan_routed(const SymmBuffer::Impl& owner) {
+  if (owner.local_experts == 0) return Status::ok();
+  const BufferConfig& config = owner.config;
+  moe::ExpertPlan& plan = experts[moe::kRouted];
+  MEGAMOE_RETURN_IF_ERROR(
+      moe::make_sources(owner.local_experts, {layer.weight1, layer.packed1, activation.gated, "weight1"},
+                        {layer.weight2, layer.packed2, false, "weight2"}, config, *ops, plan));
+  Result<const moe::Scenario*> scenario = moe::find_scenario(
+      config.dispatch_quant_mode, config.dispatch_quant_out_dtype, plan.linear1.geometry().dtype);
+  if (!scenario) return scenario.status();
+  moe::bind_kernels(**scenario, owner.isa, plan);
+  return Status::ok();
+}
 
-  if (layer.shared_packed1 != nullptr || layer.shared_packed2 != nullptr ||
-      !layer.shared_weight1.weight.empty() || !layer.shared_weight2.weight.empty()) {
-    return Status(Code::kUnsupported,
-                  "shared_weight1 / shared_weight2 is given: expected none in this scenario");
+Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
+  const bool given1 = layer.shared_packed1 != nullptr || !layer.shared_weight1.weight.empty();
+  const bool given2 = layer.shared_packed2 != nullptr || !layer.shared_weight2.weight.empty();
+  if (given1 != given2) {
+    return Status(Code::kInvalidArgument,
+                  std::string("shared_weight") + (given1 ? "2" : "1") +
+                      " is missing: expected both shared_weight1 and shared_weight2, or neither");
   }
   const BufferConfig& config = owner.config;
-  const bool owns_experts = owner.local_experts > 0;
-  if (owns_experts) {
-    Result<std::unique_ptr<pack::PanelSource>> source1 =
-        moe::make_source(layer.weight1, layer.packed1, activation.gated, "weight1");
-    if (!source1) return source1.status();
-    linear1.source = std::move(*source1);
-    Result<std::unique_ptr<pack::PanelSource>> source2 =
-        moe::make_source(layer.weight2, layer.packed2, /*gated=*/false, "weight2");
-    if (!source2) return source2.status();
-    linear2.source = std::move(*source2);
-
-    const pack::Geometry& g1 = linear1.geometry();
-    const pack::Geometry& g2 = linear2.geometry();
-    if (g1.gated != activation.gated) {
-      return Status(Code::kInvalidArgument,
-                    std::string("weight1 was packed for ") +
-                        (g1.gated ? "a gated activation" : "an activation without gate") +
-                        ": expected the form that activation " + layer.activation.name + " needs");
-    }
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight1", "experts", g1.experts, owner.local_experts));
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight1", "reduction size", g1.k, config.hidden));
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight1", "output size", g1.n, 2 * config.intermediate_hidden));
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight2", "experts", g2.experts, owner.local_experts));
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight2", "reduction size", g2.k, g1.outputs()));
-    MEGAMOE_RETURN_IF_ERROR(moe::expect_size("weight2", "output size", g2.n, config.hidden));
-    Result<const moe::Scenario*> found =
-        moe::find_scenario(config.dispatch_quant_mode, config.dispatch_quant_out_dtype, g1.dtype);
-    if (!found) return found.status();
-    scenario = *found;
-    if (g2.dtype != g1.dtype) {
-      return Status(Code::kInvalidType, std::string("weight2 has type ") + dtype_name(g2.dtype) +
-                                            ": expected " + dtype_name(g1.dtype) + " as weight1");
-    }
-    linear1.gemm = &kernel::gemm_for(scenario->family1, owner.isa);
-    linear2.gemm = &kernel::gemm_for(scenario->family2, owner.isa);
+  const bool typed = layer.shared_expert_quant_out_dtype != DType::kUndefined;
+  if (!given1) {
+    if (!typed) return Status::ok();
+    return Status(Code::kInvalidArgument, std::string("shared_expert_quant_out_dtype = ") +
+                                              dtype_name(layer.shared_expert_quant_out_dtype) +
+                                              ": expected undefined without shared experts");
   }
-  ops = &kernel::row_ops_for(owner.isa);
-  return Status::ok();
+  moe::ExpertPlan& plan = experts[moe::kShared];
+  MEGAMOE_RETURN_IF_ERROR(moe::make_sources(
+      -1, {layer.shared_weight1, layer.shared_packed1, activation.gated, "shared_weight1"},
+      {layer.shared_weight2, layer.shared_packed2, false, "shared_weight2"}, config, *ops, plan));
+  if (plan.experts > moe::kMaxSharedExperts) {
+    return Status(Code::kInvalidArgument, "shared_weight1 has " + std::to_string(plan.experts) +
+                                              " experts: expected at most " +
+                                              std::to_string(moe::kMaxSharedExperts));
+  }
+  if (owner.pass_through && typed && layer.shared_expert_quant_out_dtype != config.dispatch_quant_out_dtype) {
+    return Status(Code::kInvalidArgument,
+                  std::string("shared_expert_quant_out_dtype = ") +
+                      dtype_name(layer.shared_expert_quant_out_dtype) + ": expected undefined or " +
+                      dtype_name(config.dispatch_quant_out_dtype) + " where x comes as codes");
+  }
+  Result<const moe::Scenario*> scenario = moe::find_shared_scenario(
+      typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(), plan.linear1.geometry().dtype);
+  if (!scenario) return scenario.status();
+  moe::bind_kernels(**scenario, owner.isa, plan);
+  const moe::CallGuard guard(owner.busy);
+  if (!guard.taken()) {
+    return Status(Code::kInvalidArgument,
+                  "sym_buffer is in a call: expected to plan shared experts between calls");
+  }
+  return owner.reserve_shared(plan.experts);
 }
 
 MegaMoe::MegaMoe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

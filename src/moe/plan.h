@@ -33,6 +33,14 @@ struct LinearPlan {
   }
 };
 
+/// The experts of one set of rows, bound to kernels.
+struct ExpertPlan {
+  const Scenario* scenario = nullptr;  ///< null where there are no experts
+  const Codec* token_codec = nullptr;
+  LinearPlan linear1, linear2;
+  int64_t experts = 0;
+};
+
 /// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share
 /// out.
 int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads);
@@ -49,13 +57,16 @@ class MegaMoe::Impl {
 
   std::shared_ptr<SymmBuffer> buffer;
   Layer layer;
-  const moe::Scenario* scenario = nullptr;
   moe::ActivationPlan activation;
-  moe::LinearPlan linear1, linear2;
+  moe::ExpertPlan experts[moe::kRowSets];
   const kernel::RowOps* ops = nullptr;
 
+  const moe::ExpertPlan& routed() const { return experts[moe::kRouted]; }
+  const moe::ExpertPlan& shared() const { return experts[moe::kShared]; }
+
  private:
-  Status check_layer(const SymmBuffer::Impl& owner);
+  Status plan_routed(const SymmBuffer::Impl& owner);
+  Status plan_shared(SymmBuffer::Impl& owner);
 };
 
 }  // namespace megamoe

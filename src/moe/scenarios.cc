@@ -1,6 +1,7 @@
 // Rows of the scenario table and the look-up by settings.
 #include "moe/scenarios.h"
 
+#include <bit>
 #include <string>
 
 namespace megamoe::moe {
@@ -8,39 +9,49 @@ namespace {
 
 constexpr Codec kCopyBf16{"bf16", std::nullopt};
 constexpr Codec kInt8PerToken{"int8_per_token", quant::QuantRule::kInt8PerToken};
+constexpr Codec kMxE5M2{"mx_floor_e5m2", quant::QuantRule::kMxFloorE5M2};
+constexpr Codec kMxE4M3{"mx_floor_e4m3", quant::QuantRule::kMxFloorE4M3};
+constexpr Codec kMxE2M1{"mx_floor_e2m1", quant::QuantRule::kMxFloorE2M1};
 
-const Scenario kScenarios[] = {
-#define MEGAMOE_SCENARIO(name, mode, out, weight, scales, token, family1, epilogue1, requantise, family2, \
-                         epilogue2)                                                                       \
-  {name,                                                                                                  \
-   mode,                                                                                                  \
-   DType::out,                                                                                            \
-   DType::weight,                                                                                         \
-   scales,                                                                                                \
-   &token,                                                                                                \
-   kernel::Family::family1,                                                                               \
-   kernel::EpilogueKind::epilogue1,                                                                       \
-   &requantise,                                                                                           \
-   kernel::Family::family2,                                                                               \
+constexpr Scenario kScenarios[] = {
+#define MEGAMOE_SCENARIO(name, mode, out, default_out, weight, token, family1, epilogue1, requantise, \
+                         family2, epilogue2)                                                          \
+  {name,                                                                                              \
+   mode,                                                                                              \
+   DType::out,                                                                                        \
+   default_out,                                                                                       \
+   DType::weight,                                                                                     \
+   &token,                                                                                            \
+   kernel::Family::family1,                                                                           \
+   kernel::EpilogueKind::epilogue1,                                                                   \
+   &requantise,                                                                                       \
+   kernel::Family::family2,                                                                           \
    kernel::EpilogueKind::epilogue2},
 #include "moe/scenarios.inc"
 #undef MEGAMOE_SCENARIO
 };
 
-// dispatch_quant_out_dtype may be left undefined: the mode then decides alone where it can.
-bool accepts(const Scenario& scenario, int mode, DType out) {
-  if (scenario.dispatch_quant_mode != mode) return false;
-  return out == DType::kUndefined || out == scenario.dispatch_quant_out_dtype ||
-         out == scenario.token_codec->codes();
+constexpr struct {
+  int mode;
+  const Codec* codec;
+} kCombineModes[] = {{0, nullptr}, {3, &kMxE5M2}, {4, &kMxE4M3}};
+
+// Mode 0 is also the pass-through of codes that another mode makes.
+constexpr int kPassThrough = 0;
+bool passes_through(const Scenario& scenario, int mode) {
+  return mode == kPassThrough && scenario.token_codec->decodes();
 }
 
-std::string list_modes() {
-  std::string text;
-  for (const Scenario& scenario : kScenarios) {
-    const std::string mode = std::to_string(scenario.dispatch_quant_mode);
-    text += (text.empty() ? "" : ", ") + mode + " (" + scenario.token_codec->name + ")";
-  }
-  return text;
+bool accepts(const Scenario& scenario, int mode, DType out) {
+  if (out == DType::kUndefined) return scenario.default_out && scenario.dispatch_quant_mode == mode;
+  return out == scenario.dispatch_quant_out_dtype &&
+         (scenario.dispatch_quant_mode == mode || passes_through(scenario, mode));
+}
+
+// Every name of a list once, in order.
+void append_name(std::string& list, const std::string& name) {
+  if ((", " + list + ",").find(", " + name + ",") == std::string::npos)
+    list += (list.empty() ? "" : ", ") + name;
 }
 
 }  // namespace
@@ -50,19 +61,63 @@ std::span<const Scenario> scenarios() {
 }
 
 Result<const Codec*> find_token_codec(int mode, DType out) {
-  std::string expected_types;
+  std::string modes;
+  std::string types;
   for (const Scenario& scenario : kScenarios) {
     if (accepts(scenario, mode, out)) return scenario.token_codec;
-    if (scenario.dispatch_quant_mode == mode)
-      expected_types += std::string(dtype_name(scenario.token_codec->codes())) + ", ";
+    append_name(modes, std::to_string(scenario.dispatch_quant_mode));
+    if (scenario.dispatch_quant_mode != mode && !passes_through(scenario, mode)) continue;
+    if (scenario.default_out && scenario.dispatch_quant_mode == mode) append_name(types, "undefined");
+    append_name(types, dtype_name(scenario.dispatch_quant_out_dtype));
   }
-  if (expected_types.empty()) {
+  if (types.empty()) {
     return Status(Code::kInvalidArgument,
-                  "dispatch_quant_mode = " + std::to_string(mode) + ": expected one of " + list_modes());
+                  "dispatch_quant_mode = " + std::to_string(mode) + ": expected one of " + modes);
   }
   return Status(Code::kInvalidArgument, std::string("dispatch_quant_out_dtype = ") + dtype_name(out) +
-                                            ": expected " + expected_types +
-                                            "or undefined with dispatch_quant_mode " + std::to_string(mode));
+                                            ": expected one of " + types + " with dispatch_quant_mode " +
+                                            std::to_string(mode));
+}
+
+Result<const Scenario*> find_shared_scenario(DType codes, DType weight) {
+  std::string types;
+  std::string weights;
+  for (const Scenario& scenario : kScenarios) {
+    append_name(types, dtype_name(scenario.token_codec->codes()));
+    if (scenario.token_codec->codes() != codes) continue;
+    if (scenario.weight == weight) return &scenario;
+    append_name(weights, dtype_name(scenario.weight));
+  }
+  if (weights.empty()) {
+    return Status(Code::kInvalidArgument, std::string("shared_expert_quant_out_dtype = ") +
+                                              dtype_name(codes) + ": expected one of " + types);
+  }
+  return Status(Code::kInvalidType, std::string("shared_weight1 has type ") + dtype_name(weight) +
+                                        ": expected one of " + weights + " with token codes of type " +
+                                        dtype_name(codes));
+}
+
+bool passes_codes_through(int mode, DType out) {
+  for (const Scenario& scenario : kScenarios) {
+    if (accepts(scenario, mode, out)) return passes_through(scenario, mode);
+  }
+  return false;
+}
+
+Result<const Codec*> find_combine_codec(int mode) {
+  std::string modes;
+  for (const auto& row : kCombineModes) {
+    if (row.mode == mode) return row.codec;
+    append_name(modes, std::to_string(row.mode));
+  }
+  return Status(Code::kInvalidArgument,
+                "combine_quant_mode = " + std::to_string(mode) + ": expected one of " + modes);
+}
+
+void Codec::decode(const kernel::RowOps& ops, const void* codes, const void* scales, int64_t n, float* values,
+                   uint16_t* out) const {
+  ops.dequantise[static_cast<int>(*rule)]({codes, scales, n, 0, 0, values});
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
 }
 
 Result<const Scenario*> find_scenario(int mode, DType out, DType weight) {

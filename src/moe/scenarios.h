@@ -27,14 +27,21 @@ struct Codec {
               void* scales) const {
     ops.quantise[static_cast<int>(*rule)]({row, input, n, nullptr, 0, 0, codes, scales});
   }
+
+  /// True where the matrix product takes the values of the codes as bfloat16, not the codes themselves.
+  bool decodes() const { return encodes() && quant::rule_info(*rule).scales == DType::kFloat8E8M0; }
+  /// Codes and scales to n bfloat16 values, exact but for subnormals, which lose bits; `values` is scratch of
+  /// n.
+  void decode(const kernel::RowOps& ops, const void* codes, const void* scales, int64_t n, float* values,
+              uint16_t* out) const;
 };
 
 struct Scenario {
   const char* name;
   int dispatch_quant_mode;
   DType dispatch_quant_out_dtype;
+  bool default_out;  ///< dispatch_quant_out_dtype may be left undefined
   DType weight;
-  bool channel_scales;
   const Codec* token_codec;
   kernel::Family family1;
   kernel::EpilogueKind epilogue1;
@@ -56,6 +63,16 @@ Result<const Scenario*> find_scenario(int dispatch_quant_mode, DType dispatch_qu
 
 /// The token codec of a buffer's quantisation settings.
 Result<const Codec*> find_token_codec(int dispatch_quant_mode, DType dispatch_quant_out_dtype);
+
+/// The scenario of shared experts: by the type of their token codes and their weights. Errors name
+/// shared_expert_quant_out_dtype or shared_weight1.
+Result<const Scenario*> find_shared_scenario(DType codes, DType weight);
+
+/// Tokens come as codes with scales: dispatch_quant_mode 0 with the code type of a quantising mode.
+bool passes_codes_through(int dispatch_quant_mode, DType dispatch_quant_out_dtype);
+
+/// The codec of combine rows: null for 0 (bfloat16 rows), MX for 3 and 4; an error names combine_quant_mode.
+Result<const Codec*> find_combine_codec(int combine_quant_mode);
 
 /// The scenario of a name, or an error that lists the names.
 Result<const Scenario*> scenario_from_name(std::string_view name);

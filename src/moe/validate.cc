@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string>
 
+#include "base/memory.h"
 #include "moe/limits.h"
 #include "moe/scenarios.h"
 
@@ -136,8 +137,17 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   if (!config.comm_alg.empty()) {
     return Status(Code::kInvalidArgument, "comm_alg = \"" + config.comm_alg + "\": expected \"\"");
   }
-  MEGAMOE_RETURN_IF_ERROR(expect_zero("combine_quant_mode", config.combine_quant_mode));
-  MEGAMOE_RETURN_IF_ERROR(expect_zero("topk_weights_type", config.topk_weights_type));
+  Result<const Codec*> combine = find_combine_codec(config.combine_quant_mode);
+  if (!combine) return combine.status();
+  if (config.topk_weights_type != 0 && config.topk_weights_type != 1) {
+    return Status(Code::kInvalidArgument,
+                  "topk_weights_type = " + std::to_string(config.topk_weights_type) + ": expected 0 or 1");
+  }
+  if ((*codec)->codes() == DType::kFloat4E2M1 && config.hidden % 2 != 0) {
+    return Status(Code::kInvalidArgument,
+                  "hidden = " + std::to_string(config.hidden) +
+                      ": expected an even number with dispatch_quant_out_dtype float4_e2m1");
+  }
   MEGAMOE_RETURN_IF_ERROR(expect_zero("topo_type", config.topo_type));
   return expect_zero("combine_comm_mode", config.combine_comm_mode);
 }
@@ -188,7 +198,9 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
 }
 
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
-  MEGAMOE_RETURN_IF_ERROR(expect_type("x", args.x, {DType::kBFloat16}));
+  const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  MEGAMOE_RETURN_IF_ERROR(
+      expect_type("x", args.x, {codes ? config.dispatch_quant_out_dtype : DType::kBFloat16}));
   if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
@@ -200,7 +212,16 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
                                        std::to_string(config.num_max_tokens_per_rank));
   }
   MEGAMOE_RETURN_IF_ERROR(expect_data("x", args.x));
-  if (args.scales.present()) {
+  if (codes) {
+    if (args.x.shape[1] > 1 && args.x.strides[1] != 1) {
+      return Status(Code::kInvalidArgument, "x has a step of " + std::to_string(args.x.strides[1]) +
+                                                " between columns: expected codes without gaps");
+    }
+    MEGAMOE_RETURN_IF_ERROR(expect_type("scales", args.scales, {DType::kFloat8E8M0}));
+    MEGAMOE_RETURN_IF_ERROR(
+        expect_shape("scales", args.scales, {tokens, base::ceil_div(config.hidden, kernel::kMxGroup)}));
+    MEGAMOE_RETURN_IF_ERROR(expect_data("scales", args.scales));
+  } else if (args.scales.present()) {
     return Status(Code::kInvalidArgument, "scales is given: expected none for x of type bfloat16");
   }
   MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "pack/panel_source.h"
+#include "pack/weight_types.h"
 
 namespace megamoe::pack {
 namespace {
@@ -40,16 +41,19 @@ Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last,
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorView& t = tensors[i];
     const std::string who = indexed(name, i, tensors.size());
-    if (t.dtype != DType::kBFloat16 && t.dtype != DType::kInt8) {
+    const WeightType* const type = find_weight_type(t.dtype);
+    if (type == nullptr) {
       return Status(Code::kInvalidType,
-                    who + " has type " + dtype_name(t.dtype) + ": expected bfloat16 or int8");
+                    who + " has type " + dtype_name(t.dtype) + ": expected " + weight_type_names());
     }
     if (t.dtype != first.dtype) {
       return Status(Code::kInvalidType, who + " has type " + dtype_name(t.dtype) + ": expected " +
                                             dtype_name(first.dtype) + " like " + name + "[0]");
     }
-    if (t.layout != Layout::kNd && t.layout != Layout::kFractalNz) {
-      return invalid(who + " has layout " + layout_name(t.layout) + ": expected ND or FRACTAL_NZ");
+    const bool nibbles = dtype_bits(t.dtype) == 4;
+    if (t.layout == Layout::kFractalNzC0_32 && !nibbles) {
+      return invalid(who + " has layout " + layout_name(t.layout) + ": expected ND or FRACTAL_NZ with " +
+                     dtype_name(t.dtype));
     }
     if (t.layout != first.layout) {
       return invalid(who + " has layout " + layout_name(t.layout) + ": expected " +
@@ -66,6 +70,11 @@ Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last,
         return invalid(who + " has shape " + t.shape_text() + ": expected sizes of at least 1");
       }
     }
+    if (nibbles && t.layout == Layout::kNd && t.shape[t.dims - 1] > 1 &&
+        (t.strides[t.dims - 1] != 1 || t.shape[t.dims - 1] % 2 != 0)) {
+      return invalid(who + " has shape " + t.shape_text() +
+                     ": expected an even last dimension without gaps with " + dtype_name(t.dtype));
+    }
     if (!stacked && (t.shape[0] != first.shape[0] || t.shape[1] != first.shape[1])) {
       return invalid(who + " has shape " + t.shape_text() + ": expected " + first.shape_text() + " like " +
                      name + "[0]");
@@ -81,43 +90,61 @@ Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last,
   return sizes;
 }
 
-Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, const std::string& name) {
-  if (g.dtype == DType::kBFloat16) {
-    if (scales.empty()) return Status::ok();
-    return invalid(name + " has " + std::to_string(scales.size()) +
-                   " tensors: expected none with bfloat16 weights");
+/// A list of scales or biases: one stacked tensor (experts, shape...) or one (shape...) per expert.
+Status check_rows(const std::vector<TensorView>& rows, const Geometry& g, const std::vector<int64_t>& shape,
+                  std::initializer_list<DType> types, const std::string& name) {
+  const auto text_of = [&](bool stacked) {
+    TensorView t(nullptr, *types.begin(), {});
+    if (stacked) t.shape[t.dims++] = g.experts;
+    for (const int64_t extent : shape) t.shape[t.dims++] = extent;
+    return t.shape_text();
+  };
+  std::string type_names;
+  for (const DType type : types)
+    type_names += (type_names.empty() ? "" : " or ") + std::string(dtype_name(type));
+  if (rows.empty()) {
+    return invalid(name + " has no tensors: expected " + type_names + " " + text_of(true) + " with " +
+                   dtype_name(g.dtype) + " weights");
   }
-  const std::string row = TensorView(nullptr, DType::kFloat32, {g.n}).shape_text();
-  const std::string stacked_shape = TensorView(nullptr, DType::kFloat32, {g.experts, g.n}).shape_text();
-  if (scales.empty()) {
-    return invalid(name + " has no tensors: expected uint64 or float32 " + stacked_shape +
-                   " with int8 weights");
+  const bool stacked = rows.size() == 1 && rows[0].dims == static_cast<int>(shape.size()) + 1;
+  if (!stacked && static_cast<int64_t>(rows.size()) != g.experts) {
+    return invalid(name + " has " + std::to_string(rows.size()) + " tensors: expected one of shape " +
+                   text_of(true) + " or " + text(g.experts) + " of shape " + text_of(false));
   }
-  const bool stacked = scales.size() == 1 && scales[0].dims == 2;
-  if (!stacked && static_cast<int64_t>(scales.size()) != g.experts) {
-    return invalid(name + " has " + std::to_string(scales.size()) + " tensors: expected one of shape " +
-                   stacked_shape + " or " + text(g.experts) + " of shape " + row);
-  }
-  for (size_t i = 0; i < scales.size(); ++i) {
-    const TensorView& t = scales[i];
-    const std::string who = indexed(name, i, scales.size());
-    if (t.dtype != DType::kUInt64 && t.dtype != DType::kFloat32) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TensorView& t = rows[i];
+    const std::string who = indexed(name, i, rows.size());
+    if (std::find(types.begin(), types.end(), t.dtype) == types.end()) {
       return Status(Code::kInvalidType,
-                    who + " has type " + dtype_name(t.dtype) + ": expected uint64 or float32");
+                    who + " has type " + dtype_name(t.dtype) + ": expected " + type_names);
     }
     if (t.layout != Layout::kNd) {
       return invalid(who + " has layout " + layout_name(t.layout) + ": expected ND");
     }
-    const bool fits =
-        stacked ? t.shape[0] == g.experts && t.shape[1] == g.n : t.dims == 1 && t.shape[0] == g.n;
-    if (!fits) {
-      return invalid(who + " has shape " + t.shape_text() + ": expected " + (stacked ? stacked_shape : row));
-    }
+    const int lead = stacked ? 1 : 0;
+    bool fits = t.dims == static_cast<int>(shape.size()) + lead && (!stacked || t.shape[0] == g.experts);
+    for (size_t d = 0; fits && d < shape.size(); ++d) fits = t.shape[lead + static_cast<int>(d)] == shape[d];
+    if (!fits) return invalid(who + " has shape " + t.shape_text() + ": expected " + text_of(stacked));
     if (t.data == nullptr && g.experts > 0) {
       return invalid(who + " has no data: expected memory of shape " + t.shape_text());
     }
   }
   return Status::ok();
+}
+
+Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, ScaleKind kind,
+                    const std::string& name) {
+  switch (kind) {
+    case ScaleKind::kChannel:
+      return check_rows(scales, g, {g.n}, {DType::kUInt64, DType::kFloat32}, name);
+    case ScaleKind::kMx:
+      return check_rows(scales, g, {g.n, base::ceil_div(g.k, 64), 2}, {DType::kFloat8E8M0}, name);
+    case ScaleKind::kNone:
+      break;
+  }
+  if (scales.empty()) return Status::ok();
+  return invalid(name + " has " + std::to_string(scales.size()) + " tensors: expected none with " +
+                 dtype_name(g.dtype) + " weights");
 }
 
 /// Every later size in bytes is below experts * panels * (panel bytes + 256), so checking that one is enough.
@@ -131,14 +158,17 @@ bool sizes_fit(const Geometry& g) {
 
 }  // namespace
 
-Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name) {
+Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char* name) {
   const std::string who = name;
+  const LinearWeights weights = with_nibbles(given);
   auto sizes = check_tensors(weights.weight, weights.k_last, who);
   if (!sizes) return sizes.status();
 
   Geometry g;
   g.dtype = weights.weight[0].dtype;
-  g.family = g.dtype == DType::kBFloat16 ? kernel::Family::kBf16 : kernel::Family::kS8;
+  const WeightType& type = *find_weight_type(g.dtype);
+  g.family = type.family;
+  g.code = type.code;
   g.experts = sizes->experts;
   g.k = sizes->k;
   g.n = sizes->n;
@@ -164,19 +194,23 @@ Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const ch
   }
   if (g.family == kernel::Family::kS8 && g.k > kMaxInt8Reduction) {
     return invalid(who + " has shape " + shape + ": expected K of at most " + text(kMaxInt8Reduction) +
-                   " with int8, so that sums fit into 32 bits");
+                   " with integer weights, so that sums fit into 32 bits");
   }
   if (!sizes_fit(g)) {
     return invalid(who + " has shape " + shape + ": expected a size in bytes below 2^63");
   }
-  if (!weights.bias.empty()) {
-    std::string bias_name = who;
-    return invalid(bias_name.replace(0, std::string("weight").size(), "bias") +
-                   " is given: expected none with " + dtype_name(g.dtype) + " weights");
-  }
+  // "weight1" -> "weight_scales1" and "bias1", "shared_weight2" -> "shared_weight_scales2" and
+  // "shared_bias2".
   std::string scale_name = who;
   scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
-  if (Status status = check_scales(weights.scale, g, scale_name); !status) return status;
+  if (Status status = check_scales(weights.scale, g, type.scales, scale_name); !status) return status;
+  if (!weights.bias.empty()) {
+    std::string bias_name = who;
+    bias_name.replace(who.find("weight"), std::string("weight").size(), "bias");
+    if (Status status = check_rows(weights.bias, g, {g.n}, {DType::kFloat32}, bias_name); !status)
+      return status;
+    g.has_bias = true;
+  }
   return g;
 }
 

@@ -62,24 +62,23 @@ Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const Lin
 
   auto impl = std::make_unique<Impl>();
   const pack::Geometry& g = impl->geometry_ = *geometry;
-  impl->panel_bytes_ = kernel::panel_bytes(g.family, g.k);
+  impl->panel_bytes_ = g.stored_bytes();
   const pack::PanelPacker packer(weights, g);
-  const bool has_sums = g.family == kernel::Family::kS8;
   const int64_t count = g.experts * g.panels();
   const int64_t row_bytes = kernel::kPanelColumns * 4;
-  auto pages =
-      base::Pages::allocate(static_cast<size_t>(count * (impl->panel_bytes_ + (has_sums ? row_bytes : 0) +
-                                                         (packer.has_scales() ? row_bytes : 0))),
-                            /*huge=*/true);
+  auto pages = base::Pages::allocate(g.packed_bytes(), /*huge=*/true);
   if (!pages) return pages.status();
   impl->memory_ = std::move(*pages);
   if (count == 0) return impl;
-  std::byte* next = impl->memory_.data() + count * impl->panel_bytes_;
-  if (has_sums) {
-    impl->sums_ = reinterpret_cast<int32_t*>(next);
-    next += count * row_bytes;
-  }
-  if (packer.has_scales()) impl->scales_ = reinterpret_cast<float*>(next);
+  std::byte* next = impl->memory_.data() + g.packed_bytes() - count * g.panel_rows() * row_bytes;
+  const auto take = [&](bool wanted) {
+    std::byte* const rows = wanted ? next : nullptr;
+    if (wanted) next += count * row_bytes;
+    return rows;
+  };
+  impl->sums_ = reinterpret_cast<int32_t*>(take(g.has_sums()));
+  impl->scales_ = reinterpret_cast<float*>(take(g.has_channel_scales()));
+  impl->bias_ = reinterpret_cast<float*>(take(g.has_bias));
 
   const int64_t at_once = packer.columns_contiguous() ? kPanelsAtOnce : 1;
   const int64_t rows_at_once = packer.columns_contiguous() ? kRowsAtOnce : g.k;
@@ -92,12 +91,15 @@ Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const Lin
         const int64_t i = expert * g.panels() + p;
         packer.pack(expert, p, k, std::min(g.k, k + rows_at_once),
                     impl->memory_.data() + i * impl->panel_bytes_,
-                    has_sums ? impl->sums_ + i * kernel::kPanelColumns : nullptr);
+                    impl->sums_ == nullptr ? nullptr : impl->sums_ + i * kernel::kPanelColumns);
       }
     }
-    if (!packer.has_scales()) return;
     for (int64_t p = begin; p < end; ++p) {
-      packer.pack_scales(expert, p, impl->scales_ + (expert * g.panels() + p) * kernel::kPanelColumns);
+      const int64_t i = (expert * g.panels() + p) * kernel::kPanelColumns;
+      if (impl->scales_ != nullptr) packer.pack_scales(expert, p, impl->scales_ + i);
+      if (impl->bias_ != nullptr) {
+        packer.pack_bias(expert, p, impl->sums_ == nullptr ? nullptr : impl->sums_ + i, impl->bias_ + i);
+      }
     }
   });
   return impl;

@@ -9,7 +9,7 @@
 namespace megamoe {
 
 /// One allocation: panels [expert][panel], then with the s8 family column sums [expert][panel][32], then with
-/// channel scales the scales [expert][panel][32].
+/// channel scales the scales and with biases the biases, [expert][panel][32] each.
 class PackedWeights::Impl {
  public:
   static Result<std::unique_ptr<Impl>> pack(const LinearWeights& weights, bool gated, const char* name,
@@ -20,7 +20,8 @@ class PackedWeights::Impl {
   pack::Panel panel(int64_t expert, int64_t index) const {
     const int64_t i = expert * geometry_.panels() + index;
     return {memory_.data() + i * panel_bytes_, sums_ == nullptr ? nullptr : sums_ + i * kernel::kPanelColumns,
-            scales_ == nullptr ? nullptr : scales_ + i * kernel::kPanelColumns};
+            scales_ == nullptr ? nullptr : scales_ + i * kernel::kPanelColumns,
+            bias_ == nullptr ? nullptr : bias_ + i * kernel::kPanelColumns};
   }
 
  private:
@@ -29,6 +30,7 @@ class PackedWeights::Impl {
   base::Pages memory_;
   int32_t* sums_ = nullptr;
   float* scales_ = nullptr;
+  float* bias_ = nullptr;
 };
 
 }  // namespace megamoe

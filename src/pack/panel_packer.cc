@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/memory.h"
+#include "pack/code_panel.h"
 
 namespace megamoe::pack {
 namespace {
@@ -185,7 +186,9 @@ void pack_panel(const LinearWeights& weights, const Geometry& g, int64_t expert,
 
 void PanelPacker::pack(int64_t expert, int64_t index, int64_t k_begin, int64_t k_end, std::byte* panel,
                        int32_t* sums) const {
-  if (geometry_.family == kernel::Family::kBf16) {
+  if (geometry_.code != kernel::WeightCode::kStrip) {
+    pack_code_panel(weights_, geometry_, expert, index, panel, sums);
+  } else if (geometry_.family == kernel::Family::kBf16) {
     pack_panel<int16_t>(weights_, geometry_, expert, index, k_begin, k_end, panel, nullptr);
   } else {
     pack_panel<int8_t>(weights_, geometry_, expert, index, k_begin, k_end, panel, sums);
@@ -199,8 +202,23 @@ void PanelPacker::pack_scales(int64_t expert, int64_t index, float* scales) cons
   }
 }
 
+void PanelPacker::pack_bias(int64_t expert, int64_t index, const int32_t* sums, float* bias) const {
+  const bool split = geometry_.code == kernel::WeightCode::kInt4;
+  for (int j = 0; j < kColumns; ++j) {
+    const int64_t column = geometry_.column(index, j);
+    if (column < 0) {
+      bias[j] = 0;
+      continue;
+    }
+    const double given = channel_bias(weights_.bias, expert, column);
+    const double back = split ? 8.0 * sums[j] * channel_scale(weights_.scale, expert, column) : 0.0;
+    bias[j] = static_cast<float>(given - back);
+  }
+}
+
 bool PanelPacker::columns_contiguous() const {
-  return geometry_.experts > 0 && weight_matrix(weights_.weight, weights_.k_last, 0).n_step == 1;
+  return geometry_.experts > 0 && geometry_.code == kernel::WeightCode::kStrip &&
+         weight_matrix(weights_.weight, weights_.k_last, 0).n_step == 1;
 }
 
 }  // namespace megamoe::pack

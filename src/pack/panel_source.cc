@@ -9,56 +9,77 @@ namespace {
 
 constexpr int64_t kRowBytes = kernel::kPanelColumns * 4;
 
+void decode(const kernel::RowOps& ops, const Geometry& g, const void* stored, std::byte* strip) {
+  ops.decode[static_cast<int>(g.code)]({stored, g.k, strip});
+}
+
 class RawSource final : public PanelSource {
  public:
-  RawSource(const LinearWeights& weights, const Geometry& geometry)
-      : PanelSource(geometry),
-        packer_(weights, geometry),
-        panel_bytes_(kernel::panel_bytes(geometry.family, geometry.k)) {}
+  RawSource(const LinearWeights& weights, const Geometry& geometry, const kernel::RowOps& ops)
+      : PanelSource(geometry), packer_(weights, geometry), ops_(ops) {}
 
+  /// The strip, then sums, scales and biases, then the stored form of coded weights.
   Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
-    auto* const sums = reinterpret_cast<int32_t*>(strip + panel_bytes_);
-    auto* const scales = reinterpret_cast<float*>(strip + panel_bytes_ + kRowBytes);
-    packer_.pack(expert, index, 0, geometry_.k, strip, sums);
-    if (packer_.has_scales()) packer_.pack_scales(expert, index, scales);
-    return {strip, geometry_.family == kernel::Family::kS8 ? sums : nullptr,
-            packer_.has_scales() ? scales : nullptr};
+    std::byte* const rows = strip + geometry_.strip_bytes();
+    auto* const sums = reinterpret_cast<int32_t*>(rows);
+    auto* const scales = reinterpret_cast<float*>(rows + kRowBytes);
+    auto* const bias = reinterpret_cast<float*>(rows + 2 * kRowBytes);
+    const bool coded = geometry_.code != kernel::WeightCode::kStrip;
+    std::byte* const stored = coded ? rows + 3 * kRowBytes : strip;
+    packer_.pack(expert, index, 0, geometry_.k, stored, sums);
+    if (coded) decode(ops_, geometry_, stored, strip);
+    if (geometry_.has_channel_scales()) packer_.pack_scales(expert, index, scales);
+    if (geometry_.has_bias) packer_.pack_bias(expert, index, sums, bias);
+    return {strip, geometry_.has_sums() ? sums : nullptr, geometry_.has_channel_scales() ? scales : nullptr,
+            geometry_.has_bias ? bias : nullptr};
   }
-  int64_t strip_bytes() const override { return panel_bytes_ + 2 * kRowBytes; }
+  int64_t strip_bytes() const override {
+    return geometry_.strip_bytes() + 3 * kRowBytes + geometry_.stored_bytes();
+  }
   const std::byte* stored(int64_t, int64_t) const override { return nullptr; }
 
  private:
   PanelPacker packer_;
-  int64_t panel_bytes_;
+  const kernel::RowOps& ops_;
 };
 
 class PackedSource final : public PanelSource {
  public:
-  explicit PackedSource(std::shared_ptr<const PackedWeights> weights)
-      : PanelSource(weights->impl().geometry()), weights_(std::move(weights)) {}
+  PackedSource(std::shared_ptr<const PackedWeights> weights, const kernel::RowOps& ops)
+      : PanelSource(weights->impl().geometry()), weights_(std::move(weights)), ops_(ops) {}
 
-  Panel panel(int64_t expert, int64_t index, std::byte*) const override {
-    return weights_->impl().panel(expert, index);
+  Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
+    Panel panel = weights_->impl().panel(expert, index);
+    if (geometry_.code != kernel::WeightCode::kStrip) {
+      decode(ops_, geometry_, panel.codes, strip);
+      panel.codes = strip;
+    }
+    return panel;
   }
-  int64_t strip_bytes() const override { return 0; }
+  int64_t strip_bytes() const override {
+    return geometry_.code == kernel::WeightCode::kStrip ? 0 : geometry_.strip_bytes();
+  }
   const std::byte* stored(int64_t expert, int64_t index) const override {
     return weights_->impl().panel(expert, index).codes;
   }
 
  private:
   std::shared_ptr<const PackedWeights> weights_;
+  const kernel::RowOps& ops_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name) {
+Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
+                                                const kernel::RowOps& ops) {
   auto geometry = check_linear(weights, gated, name);
   if (!geometry) return geometry.status();
-  return std::unique_ptr<PanelSource>(std::make_unique<RawSource>(weights, *geometry));
+  return std::unique_ptr<PanelSource>(std::make_unique<RawSource>(weights, *geometry, ops));
 }
 
-std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights) {
-  return std::make_unique<PackedSource>(std::move(weights));
+std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights,
+                                           const kernel::RowOps& ops) {
+  return std::make_unique<PackedSource>(std::move(weights), ops);
 }
 
 }  // namespace megamoe::pack

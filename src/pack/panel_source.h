@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/memory.h"
 #include "kernel/contract.h"
 #include "megamoe/mega_moe.h"
 
@@ -16,12 +17,15 @@ struct Panel {
   const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
   const int32_t* column_sums;  ///< [32], s8 family only, else null
   const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
+  const float* column_bias;    ///< [32] in panel order, or null
 };
 
 /// Geometry of a linear layer in panels.
 struct Geometry {
   DType dtype = DType::kUndefined;
   kernel::Family family = kernel::Family::kBf16;
+  kernel::WeightCode code = kernel::WeightCode::kStrip;
+  bool has_bias = false;
   int64_t experts = 0;
   int64_t k = 0;
   int64_t n = 0;       ///< columns as stored: 2I for a gated Linear1
@@ -30,6 +34,21 @@ struct Geometry {
   int64_t outputs() const { return gated ? n / 2 : n; }
   int outputs_per_panel() const { return gated ? kernel::kGatedColumns : kernel::kPanelColumns; }
   int64_t panels() const { return (outputs() + outputs_per_panel() - 1) / outputs_per_panel(); }
+  /// Bytes of one stored panel, and of the strip it is decoded to.
+  int64_t stored_bytes() const { return kernel::stored_panel_bytes(code, family, k); }
+  int64_t strip_bytes() const { return kernel::panel_bytes(family, k); }
+  bool has_sums() const { return family == kernel::Family::kS8; }
+  bool has_channel_scales() const { return family == kernel::Family::kS8; }
+  /// Rows of 32 floats that a stored panel has beside its codes: column sums, channel scales, biases.
+  int64_t panel_rows() const {
+    return (has_sums() ? 1 : 0) + (has_channel_scales() ? 1 : 0) + (has_bias ? 1 : 0);
+  }
+  /// Memory of all packed panels. Panels of 4-bit codes fill half cache lines, so their end is rounded up.
+  size_t packed_bytes() const {
+    const auto count = static_cast<size_t>(experts * panels());
+    return base::round_up(count * static_cast<size_t>(stored_bytes()), base::kCacheLine) +
+           count * static_cast<size_t>(panel_rows()) * kernel::kPanelColumns * sizeof(float);
+  }
   /// Stored column of panel column j (0..31), or -1 for padding.
   int64_t column(int64_t panel, int j) const {
     if (!gated) {
@@ -63,8 +82,10 @@ class PanelSource {
 Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name);
 
 /// Panels of raw weights, packed on demand. The tensors must outlive the source.
-Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name);
-/// Panels of packed weights.
-std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights);
+Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
+                                                const kernel::RowOps& ops);
+/// Panels of packed weights, decoded on demand where they are stored as codes.
+std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights,
+                                           const kernel::RowOps& ops);
 
 }  // namespace megamoe::pack

@@ -12,7 +12,6 @@ WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, 
   const TensorView& t = stacked ? tensors[0] : tensors[static_cast<size_t>(expert)];
   const int row_dim = t.dims - 2, column_dim = t.dims - 1;
   const int64_t rows = t.shape[row_dim], columns = t.shape[column_dim];
-  const int64_t element = dtype_bits(t.dtype) / 8;
 
   // Steps of the matrix as stored, rows x columns.
   struct Axis {
@@ -32,7 +31,7 @@ WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, 
   }
   const Axis& k = k_last ? column : row;
   const Axis& n = k_last ? row : column;
-  return {static_cast<const std::byte*>(t.data) + expert * expert_step * element,
+  return {static_cast<const std::byte*>(t.data) + expert * expert_step * dtype_bits(t.dtype) / 8,
           k.step,
           n.step,
           k.block,
@@ -47,6 +46,19 @@ float channel_scale(const std::vector<TensorView>& scales, int64_t expert, int64
   const int64_t index = stacked ? expert * t.strides[0] + column * t.strides[1] : column * t.strides[0];
   if (t.dtype == DType::kFloat32) return static_cast<const float*>(t.data)[index];
   return std::bit_cast<float>(static_cast<uint32_t>(static_cast<const uint64_t*>(t.data)[index]));
+}
+
+uint8_t mx_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column, int64_t group) {
+  const bool stacked = scales.size() == 1 && scales[0].dims == 4;
+  const TensorView& t = stacked ? scales[0] : scales[static_cast<size_t>(expert)];
+  const int64_t* const strides = t.strides + (stacked ? 1 : 0);
+  const int64_t index = (stacked ? expert * t.strides[0] : 0) + column * strides[0] + group / 2 * strides[1] +
+                        group % 2 * strides[2];
+  return static_cast<const uint8_t*>(t.data)[index];
+}
+
+float channel_bias(const std::vector<TensorView>& biases, int64_t expert, int64_t column) {
+  return channel_scale(biases, expert, column);
 }
 
 }  // namespace megamoe::pack

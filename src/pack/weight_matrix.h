@@ -12,7 +12,7 @@ namespace megamoe::pack {
 /// block.
 struct WeightMatrix {
   const std::byte* data = nullptr;
-  int64_t k_step = 0;  ///< elements from (k, n) to (k + 1, n) inside a block
+  int64_t k_step = 0;  ///< elements (nibbles of 4-bit types) from (k, n) to (k + 1, n) inside a block
   int64_t n_step = 0;
   int64_t k_block = 0;       ///< k per block; a multiple of 4 unless it covers all of K
   int64_t n_block = 0;       ///< columns per block
@@ -30,5 +30,12 @@ WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, 
 
 /// Float32 scale of one expert's column, from float32 or from the low half of uint64.
 float channel_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column);
+
+/// E8M0 byte of one expert's column for k in [32 group, 32 group + 32): scales (E, N, ceil(K / 64), 2) or a
+/// list of (N, ceil(K / 64), 2), read flat along the last two dimensions.
+uint8_t mx_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column, int64_t group);
+
+/// Float32 bias of one expert's column: (E, N) or a list of (N,).
+float channel_bias(const std::vector<TensorView>& biases, int64_t expert, int64_t column);
 
 }  // namespace megamoe::pack

@@ -24,6 +24,7 @@ TokenMap::TokenMap(int64_t max_tokens, int64_t topk, int64_t experts)
       experts_(max_tokens * topk),
       order_(max_tokens * topk),
       used_(max_tokens),
+      active_(max_tokens),
       counts_(experts) {}
 
 void TokenMap::clear() {
@@ -64,6 +65,7 @@ Status TokenMap::build(const TensorView& topk_ids, const TensorView& active, con
       ++used;
     }
     used_[token] = used;
+    active_[token] = takes_part ? 1 : 0;
   }
   tokens_ = tokens;
   return Status::ok();

@@ -38,6 +38,8 @@ class TokenMap {
   uint32_t order(int64_t token, int64_t slot) const { return order_[token * topk_ + slot]; }
   /// Used slots of a token.
   uint32_t used(int64_t token) const { return used_[token]; }
+  /// False for a token that takes no part: its result is zero, whatever its slots say.
+  bool active(int64_t token) const { return active_[token] != 0; }
   /// Rows of this rank for every expert of the group.
   std::span<const uint32_t> counts() const { return counts_; }
 
@@ -47,6 +49,7 @@ class TokenMap {
   std::vector<int32_t> experts_;
   std::vector<uint32_t> order_;
   std::vector<uint32_t> used_;
+  std::vector<uint8_t> active_;
   std::vector<uint32_t> counts_;
 };
 

@@ -32,17 +32,17 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
       {"max_recv", [](BufferConfig& c) { c.max_recv_token_num = -1; },
        "max_recv_token_num = -1: expected 0 (automatic) or a number of rows"},
       {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; },
-       "dispatch_quant_mode = 3: expected one of 0 (bf16), 2 (int8_per_token)"},
+       "dispatch_quant_mode = 3: expected one of 0, 2, 4"},
       {"out dtype",
        [](BufferConfig& c) {
          c.dispatch_quant_mode = 2;
          c.dispatch_quant_out_dtype = DType::kFloat8E5M2;
        },
-       "dispatch_quant_out_dtype = float8_e5m2: expected int8, or undefined with dispatch_quant_mode 2"},
-      {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 3; },
-       "combine_quant_mode = 3: expected 0"},
+       "dispatch_quant_out_dtype = float8_e5m2: expected one of undefined, int8 with dispatch_quant_mode 2"},
+      {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 2; },
+       "combine_quant_mode = 2: expected one of 0, 3, 4"},
       {"comm_alg", [](BufferConfig& c) { c.comm_alg = "ring"; }, "comm_alg = \"ring\": expected \"\""},
-      {"weights type", [](BufferConfig& c) { c.topk_weights_type = 1; }, "topk_weights_type = 1: expected 0"},
+      {"weights type", [](BufferConfig& c) { c.topk_weights_type = 2; }, "topk_weights_type = 2: expected 0 or 1"},
       {"topo", [](BufferConfig& c) { c.topo_type = 2; }, "topo_type = 2: expected 0"},
       {"comm mode", [](BufferConfig& c) { c.combine_comm_mode = 1; }, "combine_comm_mode = 1: expected 0"},
       {"profile", [](BufferConfig& c) { c.profile = "tpu"; }, "profile = \"tpu\": expected one of cpu"},

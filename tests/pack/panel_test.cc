@@ -6,11 +6,14 @@
 #include <functional>
 #include <memory>
 
+#include "kernel/registry.h"
 #include "pack/panel_source.h"
 #include "pack/weights.h"
 
 namespace megamoe {
 namespace {
+
+const kernel::RowOps& ops = kernel::row_ops_for(Isa::kGeneric);
 
 using test::Order;
 using test::TestWeights;
@@ -93,11 +96,11 @@ void expect_panel(const pack::Geometry& g, const pack::Panel& panel, int64_t exp
 
 void check_layer(const LinearWeights& linear, bool gated, const Scales* scales,
                  const std::function<uint32_t(int64_t, int64_t, int64_t)>& bits) {
-  auto source = pack::raw_source(linear, gated, gated ? "weight1" : "weight2");
+  auto source = pack::raw_source(linear, gated, gated ? "weight1" : "weight2", ops);
   ASSERT_TRUE(source) << source.status().message();
   auto packed = gated ? PackedWeights::pack_linear1(linear, true, 2) : PackedWeights::pack_linear2(linear, 2);
   ASSERT_TRUE(packed) << packed.status().message();
-  auto stored = pack::packed_source(*packed);
+  auto stored = pack::packed_source(*packed, ops);
   const pack::Geometry& g = (*source)->geometry();
   EXPECT_EQ((*packed)->k(), g.k);
   EXPECT_EQ((*packed)->n(), g.n);
@@ -176,7 +179,7 @@ TEST(Panel, ColumnSumsOfExtremes) {
   linear.scale = {TensorView(scale.data(), DType::kFloat32, {1})};
   auto packed = PackedWeights::pack_linear2(linear, 1);
   ASSERT_TRUE(packed) << packed.status().message();
-  EXPECT_EQ(pack::packed_source(*packed)->panel(0, 0, nullptr).column_sums[0], -128 * k);
+  EXPECT_EQ(pack::packed_source(*packed, ops)->panel(0, 0, nullptr).column_sums[0], -128 * k);
 }
 
 TEST(Panel, NoExperts) {

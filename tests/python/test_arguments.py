@@ -37,7 +37,7 @@ BUFFER = [
     ("dispatch_quant_out_dtype", 5, ValueError, "5"),
     ("dispatch_quant_out_dtype", torch.float64, ValueError, "float64"),
     ("dispatch_quant_out_dtype", object(), TypeError, "object"),
-    ("dispatch_quant_out_dtype", torch.float8_e5m2, ValueError, "float8_e5m2"),
+    ("dispatch_quant_out_dtype", torch.float16, ValueError, "float16"),
     ("combine_quant_mode", 1, ValueError, "1"),
     ("comm_alg", "ring", ValueError, "ring"),
     ("comm_alg", None, TypeError, "None"),

@@ -1,0 +1,201 @@
+// Scheduling of one call: blocks are laid out, then every thread claims pieces until nothing is left.
+#include "moe/call.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "comm/dispatch.h"
+
+namespace megamoe::moe {
+namespace {
+
+TraceSpan::Stage trace_stage(Work work) {
+  switch (work) {
+    case Work::kDispatch:
+      return TraceSpan::Stage::kDispatch;
+    case Work::kPrepare:
+      return TraceSpan::Stage::kPrepare;
+    case Work::kLinear1:
+      return TraceSpan::Stage::kLinear1;
+    case Work::kRequantise:
+      return TraceSpan::Stage::kRequantise;
+    case Work::kLinear2:
+      return TraceSpan::Stage::kLinear2;
+    case Work::kCombine:
+      return TraceSpan::Stage::kCombine;
+    case Work::kNone:
+      break;
+  }
+  return TraceSpan::Stage::kWait;
+}
+
+}  // namespace
+
+Call::Call(const MegaMoe::Impl& plan, const CallArgs& args)
+    : plan_(plan),
+      args_(args),
+      owner_(plan.buffer->impl()),
+      session_(*owner_.session),
+      tokens_(args.x.shape[0]) {}
+
+Status Call::run() {
+  plan_rows();
+  plan_blocks();
+  owner_.schedule->reset(owner_.block_pieces, base::ceil_div(tokens_, kDispatchTokens),
+                         base::ceil_div(tokens_, kCombineTokens));
+  const Status started = owner_.team.run([this](int thread) { work(thread); });
+  if (!started.is_ok()) {
+    // Peers wait for this rank's rows: they learn why none come.
+    const int rank = owner_.group.rank();
+    return session_.fail(started.code(), rank, comm::Stage::kNone,
+                         "rank " + std::to_string(rank) + ": " + started.message());
+  }
+  return failure_;
+}
+
+void Call::plan_rows() {
+  const comm::SymmLayout& layout = owner_.layout;
+  Rows& routed = rows_[kRouted];
+  routed.plan = &plan_.routed();
+  routed.workspace = &owner_.workspace;
+  routed.codes = owner_.pool(layout.codes, layout.code_stride(), 0);
+  routed.code_stride = layout.code_stride();
+  routed.scales = owner_.pool(layout.scales, 0, 0);
+  routed.scale_stride = static_cast<size_t>(layout.input.scale_row_bytes);
+  routed.homes = owner_.homes(0);
+  if (owner_.config.topk_weights_type == 1) {
+    routed.weights = reinterpret_cast<const float*>(owner_.pool(layout.weights, sizeof(float), 0));
+  }
+  const SharedRows& memory = owner_.shared;
+  Rows& shared = rows_[kShared];
+  shared.plan = &plan_.shared();
+  shared.workspace = &memory.workspace;
+  shared.codes = memory.codes.data();
+  shared.code_stride = memory.code_stride;
+  shared.scales = memory.scales.data();
+  shared.scale_stride = memory.scale_stride;
+  shared.homes = reinterpret_cast<const comm::RowHome*>(memory.homes.data());
+}
+
+// Blocks of this rank's experts, those with the most rows first.
+void Call::plan_blocks() {
+  std::vector<Block>& blocks = owner_.blocks;
+  blocks.clear();
+  const int64_t first_expert = owner_.group.rank() * owner_.experts_per_rank;
+  auto* const arrived = comm::segment_at<uint32_t>(session_, session_.rank(), owner_.layout.arrived);
+  for (int64_t local = 0; local < owner_.local_experts; ++local) {
+    const int64_t expert = first_expert + local;
+    for (int64_t b = 0; b < owner_.rows.blocks(expert); ++b) {
+      const int64_t index = owner_.rows.first_block(expert) + b;
+      blocks.push_back({kRouted, index, local,
+                        owner_.rows.first_row(expert) + owner_.rows.block_begin(expert, b),
+                        owner_.rows.block_rows(expert, b), arrived + index});
+    }
+  }
+  std::fill(owner_.shared.arrived.begin(), owner_.shared.arrived.end(), 0u);
+  const int64_t each = base::ceil_div(tokens_, kBlockRows);
+  for (int64_t expert = 0; expert < shared_experts(); ++expert) {
+    for (int64_t b = 0; b < each; ++b) {
+      const int64_t begin = tokens_ * b / each;
+      const int64_t index = expert * each + b;
+      blocks.push_back({kShared, index, expert, expert * tokens_ + begin, tokens_ * (b + 1) / each - begin,
+                        owner_.shared.arrived.data() + index});
+    }
+  }
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
+    if (a.rows != b.rows) return a.rows > b.rows;
+    return a.set != b.set ? a.set < b.set : a.first_row < b.first_row;
+  });
+  owner_.block_pieces.clear();
+  for (const Block& block : blocks) add_pieces(block);
+}
+
+void Call::add_pieces(const Block& block) {
+  const ExpertPlan& plan = *rows_of(block).plan;
+  const auto pieces = [&](const LinearPlan& linear) {
+    return static_cast<uint32_t>(
+        base::ceil_div(linear.geometry().panels(), panels_per_piece(linear, block.rows, owner_.threads)));
+  };
+  owner_.block_pieces.push_back(
+      {{static_cast<uint32_t>(plan.linear1.tiles(block.rows)), pieces(plan.linear1),
+        static_cast<uint32_t>(plan.linear2.tiles(block.rows)), pieces(plan.linear2)}});
+}
+
+bool Call::block_arrived(int64_t b) const {
+  const Block& block = owner_.blocks[static_cast<size_t>(b)];
+  const std::atomic_ref<uint32_t> arrived(*block.arrived);
+  return arrived.load(std::memory_order_acquire) == static_cast<uint32_t>(block.rows);
+}
+
+bool Call::tokens_complete(int64_t piece) const {
+  const int64_t end = std::min(tokens_, (piece + 1) * kCombineTokens);
+  for (int64_t token = piece * kCombineTokens; token < end; ++token) {
+    if (comm::read_counter(session_, done_counter(token)) != expected(token)) return false;
+  }
+  return true;
+}
+
+void Call::work(int thread) {
+  const auto arrived = [this](int64_t block) { return block_arrived(block); };
+  const auto complete = [this](int64_t piece) { return tokens_complete(piece); };
+  Schedule& schedule = *owner_.schedule;
+  while (!failed_.load(std::memory_order_relaxed)) {
+    Piece piece = schedule.claim(arrived, complete);
+    if (!piece) {
+      if (schedule.drained()) return;
+      const TraceScope scope(owner_.trace, thread, TraceSpan::Stage::kWait);
+      Status waited = session_.wait_until(
+          [&] { return (piece = schedule.claim(arrived, complete)) || schedule.drained(); },
+          owner_.blocks.empty() ? comm::Stage::kReturn : comm::Stage::kBlocks);
+      if (!waited.is_ok()) return fail(std::move(waited));
+      if (!piece) return;
+    }
+    {
+      const TraceScope scope(owner_.trace, thread, trace_stage(piece.work));
+      execute(piece, owner_.scratch[static_cast<size_t>(thread)]);
+    }
+    const Schedule::Event event = schedule.finish(piece);
+    if (event == Schedule::Event::kBlockDone) {
+      return_rows(owner_.blocks[static_cast<size_t>(piece.block)]);
+      schedule.retire();
+    }
+    if (event != Schedule::Event::kNothing || schedule.drained()) session_.ring(session_.rank());
+  }
+}
+
+void Call::fail(Status status) {
+  const std::lock_guard lock(failure_mutex_);
+  if (failure_.is_ok()) failure_ = std::move(status);
+  failed_.store(true, std::memory_order_relaxed);
+}
+
+void Call::execute(const Piece& piece, const Scratch& scratch) {
+  const auto block = [&]() -> const Block& { return owner_.blocks[static_cast<size_t>(piece.block)]; };
+  switch (piece.work) {
+    case Work::kDispatch:
+      return dispatch(piece.index, scratch);
+    case Work::kPrepare:
+      return prepare(block(), piece.index, scratch);
+    case Work::kLinear1:
+      return linear1(block(), piece.index, scratch);
+    case Work::kRequantise:
+      return requantise(block(), piece.index, scratch);
+    case Work::kLinear2:
+      return linear2(block(), piece.index, scratch);
+    case Work::kCombine:
+      return combine(piece.index, scratch);
+    case Work::kNone:
+      return;
+  }
+}
+
+void Call::return_rows(const Block& block) {
+  const comm::RowHome* home = rows_of(block).homes + block.first_row;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    comm::count_one(session_, home[r].rank, done_counter(home[r].token),
+                    static_cast<uint32_t>(home[r].expected));
+  }
+}
+
+}  // namespace megamoe::moe

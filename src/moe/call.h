@@ -1,0 +1,114 @@
+// The state of one call that the threads of a rank share: what each piece of work does.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+
+#include "comm/dispatch.h"
+#include "comm/session.h"
+#include "moe/buffer.h"
+#include "moe/plan.h"
+
+namespace megamoe::moe {
+
+/// Tokens of one dispatch piece and of one combine piece.
+inline constexpr int64_t kDispatchTokens = 8;
+inline constexpr int64_t kCombineTokens = 4;
+
+class Call {
+ public:
+  Call(const MegaMoe::Impl& plan, const CallArgs& args);
+
+  /// Steps 5 to 8 of the exchange protocol, in one parallel region.
+  Status run();
+
+ private:
+  /// Where the rows of a set lie: the pool others write into, or this rank's own memory for shared experts.
+  struct Rows {
+    const ExpertPlan* plan = nullptr;
+    const Workspace* workspace = nullptr;
+    const std::byte* codes = nullptr;
+    size_t code_stride = 0;
+    const std::byte* scales = nullptr;
+    size_t scale_stride = 0;
+    const float* weights = nullptr;  ///< factors of the activated rows, or null
+    const comm::RowHome* homes = nullptr;
+
+    const std::byte* code_row(int64_t row) const { return codes + static_cast<size_t>(row) * code_stride; }
+    const std::byte* scale_row(int64_t row) const { return scales + static_cast<size_t>(row) * scale_stride; }
+    std::byte* packed1(int64_t block, int64_t tile) const {
+      return workspace->packed1.data() + static_cast<size_t>(block) * workspace->packed_block1 +
+             static_cast<size_t>(tile) * plan->linear1.tile_stride();
+    }
+    std::byte* packed2(int64_t block, int64_t tile) const {
+      return workspace->packed2.data() + static_cast<size_t>(block) * workspace->packed_block2 +
+             static_cast<size_t>(tile) * plan->linear2.tile_stride();
+    }
+    std::byte* activated(int64_t row) const {
+      return workspace->activated.data() + static_cast<size_t>(row) * workspace->activated_row;
+    }
+    std::byte* mid_codes(int64_t row) const {
+      return workspace->codes.data() + static_cast<size_t>(row) * workspace->codes_row;
+    }
+    std::byte* mid_scales(int64_t row) const {
+      return workspace->scales.data() + static_cast<size_t>(row) * workspace->scales_row;
+    }
+    uint16_t* operand(int64_t row) const {
+      return reinterpret_cast<uint16_t*>(workspace->operands.data() +
+                                         static_cast<size_t>(row) * workspace->operand_row);
+    }
+  };
+
+  // Scheduling (call.cc).
+  void plan_rows();
+  void plan_blocks();
+  void add_pieces(const Block& block);
+  void work(int thread);
+  void fail(Status status);
+  void execute(const Piece& piece, const Scratch& scratch);
+  bool block_arrived(int64_t block) const;
+  bool tokens_complete(int64_t piece) const;
+  /// Step 7: the rows of a block are in their slots; count them at home.
+  void return_rows(const Block& block);
+
+  // Stages (call_stages.cc).
+  void dispatch(int64_t piece, const Scratch& scratch);
+  void send_token(int64_t token, const Scratch& scratch);
+  void share_token(int64_t token, const uint16_t* row, const Scratch& scratch);
+  void share_codes(int64_t token, const comm::TokenRow& row);
+  static const float* gather_scales(const std::byte* scales, size_t stride, int count,
+                                    const Scratch& scratch);
+  void prepare(const Block& block, int64_t tile, const Scratch& scratch);
+  void linear1(const Block& block, int64_t piece, const Scratch& scratch);
+  void requantise(const Block& block, int64_t tile, const Scratch& scratch);
+  void linear2(const Block& block, int64_t piece, const Scratch& scratch);
+  void combine(int64_t piece, const Scratch& scratch);
+  void combine_token(int64_t token, const Scratch& scratch);
+  template <class Packed, class Consume>
+  void multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
+                Packed&& packed, Consume&& consume);
+
+  const Rows& rows_of(const Block& block) const { return rows_[block.set]; }
+  std::byte* place(const Block& block, const comm::RowHome& home) const;
+  int64_t shared_experts() const { return plan_.shared().experts; }
+  /// Rows that come back for a token: its used slots and its shared experts.
+  uint32_t expected(int64_t token) const {
+    return owner_.token_map.used(token) + static_cast<uint32_t>(shared_experts());
+  }
+  size_t done_counter(int64_t token) const {
+    return owner_.layout.done + static_cast<size_t>(token) * sizeof(uint32_t);
+  }
+  float router_weight(int64_t token, int64_t slot) const;
+
+  const MegaMoe::Impl& plan_;
+  const CallArgs& args_;
+  SymmBuffer::Impl& owner_;
+  comm::Session& session_;
+  const int64_t tokens_;
+  Rows rows_[kRowSets];
+  std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;
+  Status failure_;
+};
+
+}  // namespace megamoe::moe

@@ -1,0 +1,309 @@
+// What each stage of a call does with one piece: dispatch, prepare, Linear1, requantise, Linear2, combine.
+#include <algorithm>
+#include <cstring>
+
+#include "comm/dispatch.h"
+#include "format/bf16.h"
+#include "moe/call.h"
+
+namespace megamoe::moe {
+
+float Call::router_weight(int64_t token, int64_t slot) const {
+  const TensorView& weights = args_.topk_weights;
+  const int64_t at = token * weights.strides[0] + slot * weights.strides[1];
+  return weights.dtype == DType::kFloat32
+             ? static_cast<const float*>(weights.data)[at]
+             : format::bf16_to_float(static_cast<const uint16_t*>(weights.data)[at]);
+}
+
+void Call::dispatch(int64_t piece, const Scratch& scratch) {
+  const int64_t end = std::min(tokens_, (piece + 1) * kDispatchTokens);
+  for (int64_t token = piece * kDispatchTokens; token < end; ++token) send_token(token, scratch);
+}
+
+// Step 5: the token once per used slot to the owner of its expert, and into the rows of the shared experts.
+void Call::send_token(int64_t token, const Scratch& scratch) {
+  const bool shared = shared_experts() > 0;
+  if (owner_.token_map.used(token) == 0 && !shared) return;
+  const int64_t hidden = owner_.config.hidden;
+  const Codec& codec = *owner_.codec;
+  const std::byte* row = static_cast<const std::byte*>(args_.x.data) +
+                         token * args_.x.strides[0] * dtype_bits(args_.x.dtype) / 8;
+  comm::TokenRow encoded{row, scratch.scales};
+  if (owner_.pass_through) {
+    std::memset(scratch.scales, 0, static_cast<size_t>(codec.scale_bytes(hidden)));
+    for (int64_t g = 0; g < args_.scales.shape[1]; ++g) {
+      scratch.scales[g] = static_cast<const std::byte*>(
+          args_.scales.data)[token * args_.scales.strides[0] + g * args_.scales.strides[1]];
+    }
+  } else {
+    if (args_.x.strides[1] != 1) {
+      auto* gathered = reinterpret_cast<uint16_t*>(scratch.row);
+      const auto* values = reinterpret_cast<const uint16_t*>(row);
+      for (int64_t h = 0; h < hidden; ++h) gathered[h] = values[h * args_.x.strides[1]];
+      row = scratch.row;
+      encoded.codes = row;
+    }
+    if (shared) share_token(token, reinterpret_cast<const uint16_t*>(row), scratch);
+    if (codec.encodes()) {
+      codec.encode(*plan_.ops, row, DType::kBFloat16, hidden, scratch.codes, scratch.scales);
+      encoded.codes = scratch.codes;
+    }
+  }
+  if (owner_.pass_through && shared) share_codes(token, encoded);
+  for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
+    const int32_t expert = owner_.token_map.expert(token, slot);
+    if (expert < 0) continue;
+    const comm::RowHome home{owner_.group.rank(), static_cast<int16_t>(slot),
+                             static_cast<int16_t>(expected(token)), token};
+    comm::send_row(session_, owner_.layout, owner_.rows, expert, owner_.token_map.order(token, slot), encoded,
+                   router_weight(token, slot), home);
+  }
+}
+
+// The token, encoded for the shared experts, as one row of each of them.
+void Call::share_token(int64_t token, const uint16_t* row, const Scratch& scratch) {
+  const Codec& codec = *plan_.shared().token_codec;
+  comm::TokenRow encoded{row, scratch.scales};
+  if (codec.encodes()) {
+    codec.encode(*plan_.ops, row, DType::kBFloat16, owner_.config.hidden, scratch.codes, scratch.scales);
+    encoded.codes = scratch.codes;
+  }
+  share_codes(token, encoded);
+}
+
+void Call::share_codes(int64_t token, const comm::TokenRow& row) {
+  const Codec& codec = *plan_.shared().token_codec;
+  SharedRows& memory = owner_.shared;
+  const int64_t blocks = base::ceil_div(tokens_, kBlockRows);
+  int64_t block = token * blocks / tokens_;
+  while (tokens_ * (block + 1) / blocks <= token) ++block;
+  for (int64_t expert = 0; expert < shared_experts(); ++expert) {
+    const auto at = static_cast<size_t>(expert * tokens_ + token);
+    std::memcpy(memory.codes.data() + at * memory.code_stride, row.codes,
+                static_cast<size_t>(codec.row_bytes(owner_.config.hidden)));
+    std::memcpy(memory.scales.data() + at * memory.scale_stride, row.scales,
+                static_cast<size_t>(codec.scale_bytes(owner_.config.hidden)));
+    reinterpret_cast<comm::RowHome*>(memory.homes.data())[at] = {
+        owner_.group.rank(), static_cast<int16_t>(expert), static_cast<int16_t>(expected(token)), token};
+    const std::atomic_ref<uint32_t> arrived(memory.arrived[static_cast<size_t>(expert * blocks + block)]);
+    const auto target = static_cast<uint32_t>(tokens_ * (block + 1) / blocks - tokens_ * block / blocks);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == target) session_.ring(session_.rank());
+  }
+}
+
+void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
+  const Rows& rows = rows_of(block);
+  const LinearPlan& linear = rows.plan->linear1;
+  const Codec& codec = *rows.plan->token_codec;
+  const int64_t k = linear.geometry().k;
+  const int64_t tiles = linear.tiles(block.rows);
+  const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
+  const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
+  kernel::PackRows pack{};
+  pack.codes = rows.code_row(begin);
+  pack.row_bytes = static_cast<ptrdiff_t>(rows.code_stride);
+  if (codec.decodes()) {
+    for (int64_t row = begin; row < end; ++row) {
+      codec.decode(*plan_.ops, rows.code_row(row), rows.scale_row(row), k,
+                   reinterpret_cast<float*>(scratch.row), rows.operand(row));
+    }
+    pack.codes = rows.operand(begin);
+    pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
+  }
+  pack.rows = static_cast<int>(end - begin);
+  pack.k = k;
+  pack.out = rows.packed1(block.index, tile);
+  linear.gemm->pack_rows(pack);
+}
+
+// Runs all row tiles of a block over the panels of one piece; `consume(panel index, panel, first row, rows)`
+// takes each finished tile.
+template <class Packed, class Consume>
+void Call::multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
+                    Packed&& packed, Consume&& consume) {
+  const pack::Geometry& g = linear.geometry();
+  const int64_t per_piece = panels_per_piece(linear, block.rows, owner_.threads);
+  const int64_t end = std::min(g.panels(), (piece + 1) * per_piece);
+  const int64_t tiles = linear.tiles(block.rows);
+  const int64_t bytes = g.stored_bytes();
+  for (int64_t p = piece * per_piece; p < end; ++p) {
+    const pack::Panel panel = linear.source->panel(block.expert, p, scratch.strip);
+    const std::byte* next = p + 1 < g.panels() ? linear.source->stored(block.expert, p + 1) : nullptr;
+    for (int64_t t = 0; t < tiles; ++t) {
+      const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, t);
+      kernel::Tile tile{};
+      tile.a = packed(t);
+      tile.rows = static_cast<int>(LinearPlan::tile_begin(block.rows, tiles, t + 1) - begin);
+      tile.k = g.k;
+      tile.panel = panel.codes;
+      tile.column_sums = panel.column_sums;
+      tile.c = scratch.tile;
+      if (next != nullptr) {
+        // Every tile brings in its share of the next panel, so that no tile waits for all of it.
+        const int64_t from = bytes * t / tiles;
+        tile.prefetch = next + from;
+        tile.prefetch_bytes = bytes * (t + 1) / tiles - from;
+      }
+      linear.gemm->tile(tile);
+      consume(p, panel, block.first_row + begin, tile.rows);
+    }
+  }
+}
+
+void Call::linear1(const Block& block, int64_t piece, const Scratch& scratch) {
+  const Rows& rows = rows_of(block);
+  const pack::Geometry& g = rows.plan->linear1.geometry();
+  const Scenario& scenario = *rows.plan->scenario;
+  const int element = dtype_bits(scenario.activated()) / 8;
+  const auto epilogue =
+      plan_.ops->linear1[static_cast<int>(scenario.epilogue1)][static_cast<int>(plan_.activation.kind)];
+  const bool scaled = scenario.epilogue1 == kernel::EpilogueKind::kScaledInt32;
+  multiply(
+      rows.plan->linear1, block, piece, scratch, [&](int64_t t) { return rows.packed1(block.index, t); },
+      [&](int64_t p, const pack::Panel& panel, int64_t first_row, int count) {
+        const int64_t first = p * g.outputs_per_panel();
+        kernel::Linear1Epilogue out{};
+        out.c = scratch.tile;
+        out.rows = count;
+        out.outputs = static_cast<int>(std::min<int64_t>(g.outputs_per_panel(), g.outputs() - first));
+        out.column_scales = panel.column_scales;
+        out.column_bias = panel.column_bias;
+        // Row scales of an integer family are one float per row, so that the row's stride is that of floats.
+        out.row_scales =
+            scaled ? gather_scales(rows.scale_row(first_row), rows.scale_stride, count, scratch) : nullptr;
+        out.row_weights = rows.weights == nullptr ? nullptr : rows.weights + first_row;
+        out.params = &plan_.activation.params;
+        out.out = rows.activated(first_row) + first * element;
+        out.out_row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
+        epilogue(out);
+      });
+}
+
+// One float per row from scales that lie a stride apart.
+const float* Call::gather_scales(const std::byte* scales, size_t stride, int count, const Scratch& scratch) {
+  auto* const gathered = reinterpret_cast<float*>(scratch.terms);
+  for (int r = 0; r < count; ++r)
+    std::memcpy(gathered + r, scales + static_cast<size_t>(r) * stride, sizeof(float));
+  return gathered;
+}
+
+void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) {
+  const Rows& rows = rows_of(block);
+  const LinearPlan& linear = rows.plan->linear2;
+  const Scenario& scenario = *rows.plan->scenario;
+  const Codec& codec = *scenario.requantise_codec;
+  const int64_t k = linear.geometry().k;
+  const int64_t tiles = linear.tiles(block.rows);
+  const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
+  const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
+  kernel::PackRows pack{};
+  pack.codes = rows.activated(begin);
+  pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
+  if (codec.encodes()) {
+    for (int64_t row = begin; row < end; ++row) {
+      codec.encode(*plan_.ops, rows.activated(row), scenario.activated(), k, rows.mid_codes(row),
+                   rows.mid_scales(row));
+      if (!codec.decodes()) continue;
+      codec.decode(*plan_.ops, rows.mid_codes(row), rows.mid_scales(row), k,
+                   reinterpret_cast<float*>(scratch.row), rows.operand(row));
+    }
+    pack.codes = codec.decodes() ? static_cast<const void*>(rows.operand(begin)) : rows.mid_codes(begin);
+    pack.row_bytes =
+        static_cast<ptrdiff_t>(codec.decodes() ? rows.workspace->operand_row : rows.workspace->codes_row);
+  }
+  pack.rows = static_cast<int>(end - begin);
+  pack.k = k;
+  pack.out = rows.packed2(block.index, tile);
+  linear.gemm->pack_rows(pack);
+}
+
+std::byte* Call::place(const Block& block, const comm::RowHome& home) const {
+  return block.set == kRouted ? owner_.slot_row(home) : owner_.shared_slot_row(home.token, home.slot);
+}
+
+void Call::linear2(const Block& block, int64_t piece, const Scratch& scratch) {
+  const Rows& rows = rows_of(block);
+  const pack::Geometry& g = rows.plan->linear2.geometry();
+  const Scenario& scenario = *rows.plan->scenario;
+  const auto epilogue = plan_.ops->linear2[static_cast<int>(scenario.epilogue2)];
+  const bool scaled = scenario.epilogue2 == kernel::EpilogueKind::kScaledInt32;
+  // Shared rows stay on this rank and are never quantised.
+  const Codec* codec = block.set == kRouted ? owner_.combine_codec : nullptr;
+  multiply(
+      rows.plan->linear2, block, piece, scratch, [&](int64_t t) { return rows.packed2(block.index, t); },
+      [&](int64_t p, const pack::Panel& panel, int64_t first_row, int count) {
+        const int64_t first = p * kernel::kPanelColumns;
+        const comm::RowHome* home = rows.homes + first_row;
+        auto* const staged = reinterpret_cast<uint16_t*>(scratch.row);
+        uint16_t* places[kBlockRows];
+        for (int r = 0; r < count; ++r) {
+          places[r] = codec != nullptr ? staged + r * kernel::kPanelColumns
+                                       : reinterpret_cast<uint16_t*>(place(block, home[r])) + first;
+        }
+        kernel::Linear2Epilogue out{};
+        out.c = scratch.tile;
+        out.rows = count;
+        out.outputs = static_cast<int>(std::min<int64_t>(kernel::kPanelColumns, g.n - first));
+        out.column_scales = panel.column_scales;
+        out.column_bias = panel.column_bias;
+        out.row_scales =
+            scaled ? gather_scales(rows.mid_scales(first_row), rows.workspace->scales_row, count, scratch)
+                   : nullptr;
+        out.out = places;
+        epilogue(out);
+        if (codec == nullptr) return;
+        // A panel is one MX group of the row: its codes and its scale byte go to their places in the slot.
+        for (int r = 0; r < count; ++r) {
+          std::byte* const slot = owner_.slot_row(home[r]);
+          std::byte scale[2];
+          codec->encode(*plan_.ops, places[r], DType::kBFloat16, out.outputs, slot + codec->row_bytes(first),
+                        scale);
+          slot[owner_.slot_scales() + static_cast<size_t>(p)] = scale[0];
+        }
+      });
+}
+
+void Call::combine(int64_t piece, const Scratch& scratch) {
+  const int64_t end = std::min(tokens_, (piece + 1) * kCombineTokens);
+  for (int64_t token = piece * kCombineTokens; token < end; ++token) combine_token(token, scratch);
+}
+
+// Step 8: y = slots in order, weighted, then shared experts.
+void Call::combine_token(int64_t token, const Scratch& scratch) {
+  const int64_t hidden = owner_.config.hidden;
+  auto* const rows = reinterpret_cast<const uint16_t**>(scratch.terms);
+  auto* const weights = reinterpret_cast<float*>(rows + owner_.config.num_topk + shared_experts());
+  kernel::CombineRow sum{};
+  const auto add = [&](const std::byte* row, float weight) {
+    rows[sum.slots] = reinterpret_cast<const uint16_t*>(row);
+    weights[sum.slots++] = weight;
+  };
+  const bool weighted_early = owner_.config.topk_weights_type == 1;
+  for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
+    if (owner_.token_map.expert(token, slot) < 0) continue;
+    const std::byte* row = owner_.slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
+    if (owner_.combine_codec != nullptr) {
+      std::byte* const decoded = scratch.slots + static_cast<size_t>(sum.slots) * owner_.layout_row_bytes();
+      owner_.combine_codec->decode(*plan_.ops, row, row + owner_.slot_scales(), hidden,
+                                   reinterpret_cast<float*>(scratch.row),
+                                   reinterpret_cast<uint16_t*>(decoded));
+      row = decoded;
+    }
+    add(row, weighted_early ? 1.f : router_weight(token, slot));
+  }
+  for (int64_t expert = 0; owner_.token_map.active(token) && expert < shared_experts(); ++expert) {
+    add(owner_.shared_slot_row(token, expert), 1.f);
+  }
+  sum.rows = rows;
+  sum.weights = weights;
+  sum.h = hidden;
+  uint16_t* y = static_cast<uint16_t*>(args_.y.data) + token * args_.y.strides[0];
+  const bool contiguous = args_.y.strides[1] == 1;
+  sum.out = contiguous ? y : reinterpret_cast<uint16_t*>(scratch.row);
+  plan_.ops->combine(sum);
+  if (contiguous) return;
+  for (int64_t h = 0; h < hidden; ++h) y[h * args_.y.strides[1]] = sum.out[h];
+}
+
+}  // namespace megamoe::moe

@@ -1,0 +1,100 @@
+// Codes and their scales, element by element: every layout is read through its offset function.
+#include "pack/code_panel.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "pack/weight_matrix.h"
+
+namespace megamoe::pack {
+namespace {
+
+constexpr int kColumns = kernel::kPanelColumns;
+constexpr int kGroup = kernel::kMxGroup;
+
+/// One column of a panel in the caller's memory; `matrix.data` is null for padding.
+struct Column {
+  WeightMatrix matrix;
+  int64_t n = 0;
+  bool nibbles = false;
+
+  uint8_t code(int64_t k) const {
+    const int64_t at = matrix.offset(k, n);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(matrix.data);
+    if (!nibbles) return bytes[at];
+    return static_cast<uint8_t>(bytes[at / 2] >> (at % 2 * 4) & 15);
+  }
+  bool present() const { return matrix.data != nullptr; }
+};
+
+struct Columns {
+  Column column[kColumns];
+  int64_t stored[kColumns];  ///< column of the layer, -1 for padding
+
+  Columns(const LinearWeights& weights, const Geometry& g, int64_t expert, int64_t index) {
+    const WeightMatrix whole = weight_matrix(weights.weight, weights.k_last, expert);
+    const WeightMatrix up = weights.up.empty() ? whole : weight_matrix(weights.up, weights.k_last, expert);
+    for (int j = 0; j < kColumns; ++j) {
+      const int64_t n = stored[j] = g.column(index, j);
+      if (n < 0) continue;
+      const bool from_up = !weights.up.empty() && n >= g.n / 2;
+      column[j] = {from_up ? up : whole, from_up ? n - g.n / 2 : n, dtype_bits(g.dtype) == 4};
+    }
+  }
+};
+
+void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, const Columns& columns,
+             uint8_t* out) {
+  const bool nibbles = dtype_bits(g.dtype) == 4;
+  for (int64_t begin = 0; begin < g.k; begin += kGroup) {
+    const int64_t count = std::min<int64_t>(kGroup, g.k - begin);
+    const int64_t bytes = kGroup * kColumns / (nibbles ? 2 : 1);
+    uint8_t* const codes = out + kColumns;
+    std::memset(out, 0, static_cast<size_t>(kColumns + bytes));
+    for (int j = 0; j < kColumns; ++j) {
+      const Column& column = columns.column[j];
+      if (!column.present()) continue;
+      out[j] = mx_scale(weights.scale, expert, columns.stored[j], begin / kGroup);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint8_t code = column.code(begin + i);
+        if (nibbles) {
+          codes[i / 2 * kColumns + j] |= static_cast<uint8_t>(code << (i % 2 * 4));
+        } else {
+          codes[i * kColumns + j] = code;
+        }
+      }
+    }
+    out = codes + bytes;
+  }
+}
+
+void pack_int4(const Geometry& g, const Columns& columns, uint16_t* out, int32_t* sums) {
+  std::fill_n(sums, kColumns, 0);
+  for (int64_t begin = 0; begin < g.k; begin += 4, out += kColumns) {
+    const int64_t count = std::min<int64_t>(4, g.k - begin);
+    for (int j = 0; j < kColumns; ++j) {
+      uint32_t four = 0;
+      const Column& column = columns.column[j];
+      for (int64_t i = 0; column.present() && i < count; ++i) {
+        const uint32_t code = column.code(begin + i);
+        four |= code << (4 * i);
+        sums[j] += static_cast<int32_t>(code) - (code > 7 ? 16 : 0);
+      }
+      out[j] = static_cast<uint16_t>(four);
+    }
+  }
+}
+
+}  // namespace
+
+void pack_code_panel(const LinearWeights& weights, const Geometry& g, int64_t expert, int64_t index,
+                     std::byte* stored, int32_t* sums) {
+  const Columns columns(weights, g, expert, index);
+  if (g.code == kernel::WeightCode::kInt4) {
+    pack_int4(g, columns, reinterpret_cast<uint16_t*>(stored), sums);
+  } else {
+    pack_mx(weights, g, expert, columns, reinterpret_cast<uint8_t*>(stored));
+  }
+}
+
+}  // namespace megamoe::pack
