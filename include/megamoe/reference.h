@@ -19,6 +19,8 @@ using megamoe::Stages;
 struct RankInput {
   CallArgs call;
   LinearWeights weight1, weight2;
+  LinearWeights shared_weight1 = {}, shared_weight2 = {};  ///< of 0 to 4 shared experts, as in Layer
+  DType shared_expert_quant_out_dtype = DType::kUndefined;
 };
 
 /// The mega_moe operator over all ranks of a group in one call: MegaMoE document, data flow, with the

@@ -11,11 +11,11 @@ namespace megamoe {
 struct Stages {
   std::vector<int64_t> home;              ///< (rows, 3): rank, token, slot
   std::vector<float> token_codes;         ///< (rows, H) codes as numbers
-  std::vector<float> token_scales;        ///< (rows,), 1 where the scenario has none
+  std::vector<float> token_scales;        ///< (rows,), 1 where the scenario has none; MX (rows, ceil(H / 32))
   std::vector<float> linear1;             ///< (rows, N1) as the activation sees it
   std::vector<float> activated;           ///< (rows, I)
   std::vector<float> requantised;         ///< (rows, I) codes as numbers
-  std::vector<float> requantised_scales;  ///< (rows,)
+  std::vector<float> requantised_scales;  ///< (rows,), or MX (rows, ceil(I / 32))
   std::vector<float> linear2;             ///< (rows, H) bf16 values
 };
 

@@ -74,7 +74,8 @@ Result<ActivationRule> resolve_activation(const Activation& activation) {
   }
 
   const double clamp = activation.clamp.value_or(0.0);
-  if (!(clamp >= 0)) return bad_parameter(kClamp, clamp, "a number >= 0 (0 = not clamped)");
+  if (!(clamp >= 0))
+    return bad_parameter(kClamp, clamp, "a number >= 0 (0 = not clamped), the first of activation_params");
   const float limit = static_cast<float>(clamp);
   const bool clamped = clamp != 0 && limit < std::numeric_limits<float>::max();
   rule.clamp = clamped ? limit : std::numeric_limits<float>::infinity();

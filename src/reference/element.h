@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "format/bf16.h"
 #include "megamoe/tensor.h"
@@ -11,11 +11,15 @@
 namespace megamoe::reference {
 
 /// Type is one of `types`: "x has type int8: expected bfloat16 or float32".
-Status check_type(const TensorView& tensor, const std::string& name, std::initializer_list<DType> types);
+Status check_type(const TensorView& tensor, const std::string& name, const std::vector<DType>& types);
 /// Shape is `shape` (-1 = any extent) and memory is given where there are elements.
-Status check_shape(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape);
+Status check_shape(const TensorView& tensor, const std::string& name, const std::vector<int64_t>& shape);
+/// The layout is ND.
+Status check_plain(const TensorView& tensor, const std::string& name);
 /// check_shape of a tensor that must be in plain layout.
-Status check_tensor(const TensorView& tensor, const std::string& name, std::initializer_list<int64_t> shape);
+Status check_tensor(const TensorView& tensor, const std::string& name, const std::vector<int64_t>& shape);
+/// Rows of a 4-bit type in plain layout begin at a byte and have no gaps; other tensors pass.
+Status check_pairs(const TensorView& tensor, const std::string& name);
 
 /// Element offsets by index, for tensors in plain layout.
 template <class Void>

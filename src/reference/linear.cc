@@ -1,14 +1,25 @@
-// Reading of weights in every accepted layout; the matrix product.
+// Reading of weights in every accepted layout; the matrix product with its scales and biases.
 #include "reference/linear.h"
 
-#include <bit>
+#include <cmath>
 
-#include "format/bf16.h"
 #include "format/fractal.h"
 #include "reference/element.h"
+#include "reference/number.h"
 
 namespace megamoe::reference {
 namespace {
+
+constexpr int64_t kCodesPerWord = 8;  // int4 in an int32
+
+// int32 words seen as the int4 codes they hold; the bytes are the same in every layout.
+TensorView as_codes(TensorView tensor) {
+  if (tensor.dtype != DType::kInt32) return tensor;
+  tensor.dtype = DType::kInt4;
+  tensor.shape[tensor.dims - 1] *= kCodesPerWord;
+  for (int d = 0; d + 1 < tensor.dims; ++d) tensor.strides[d] *= kCodesPerWord;
+  return tensor;
+}
 
 // The tensors of one argument: a stacked one, or one per expert.
 Status check_count(const std::vector<TensorView>& tensors, const std::string& name, int64_t experts) {
@@ -19,18 +30,31 @@ Status check_count(const std::vector<TensorView>& tensors, const std::string& na
 }
 
 // A single tensor is stacked unless it has no dimension for the expert.
-bool is_stacked(const std::vector<TensorView>& tensors, int dims) {
-  return tensors.size() == 1 && tensors[0].dims == dims;
+bool is_stacked(const std::vector<TensorView>& tensors, int dims_of_one) {
+  return tensors.size() == 1 && tensors[0].dims == dims_of_one + 1;
 }
 
 std::string indexed(const std::string& name, size_t i, size_t count) {
   return count == 1 ? name : name + "[" + std::to_string(i) + "]";
 }
 
+// Shape of tensor i of a list: `shape`, with the experts in front where it is stacked.
+Status check_shapes(const std::vector<TensorView>& tensors, const std::string& at, size_t i, int64_t experts,
+                    std::vector<int64_t> shape) {
+  const bool one = tensors.size() == 1;
+  if (one && (experts != 1 || tensors[0].dims == static_cast<int>(shape.size()) + 1)) {
+    shape.insert(shape.begin(), experts);
+  }
+  return check_shape(tensors[i], at, shape);
+}
+
 Status check_layout(const TensorView& tensor, const std::string& name) {
   if (tensor.layout == Layout::kNd || tensor.layout == Layout::kFractalNz) return Status::ok();
-  return Status(Code::kInvalidArgument, name + " has layout " + layout_name(tensor.layout) +
-                                            ": expected ND or FRACTAL_NZ for " + dtype_name(tensor.dtype));
+  const bool narrow = tensor.dtype == DType::kFloat4E2M1;
+  if (narrow && tensor.layout == Layout::kFractalNzC0_32) return Status::ok();
+  return Status(Code::kInvalidArgument, name + " has layout " + layout_name(tensor.layout) + ": expected ND" +
+                                            (narrow ? ", FRACTAL_NZ or FRACTAL_NZ_C0_32" : " or FRACTAL_NZ") +
+                                            " for " + dtype_name(tensor.dtype));
 }
 
 // Offset of element (r, c) of one expert's stored matrix.
@@ -45,35 +69,63 @@ int64_t matrix_offset(const TensorView& tensor, int64_t expert, int64_t r, int64
   return (tensor.dims == 3 ? expert * fractal.elements() : 0) + fractal.offset(r, c);
 }
 
-float read_weight(const TensorView& tensor, int64_t offset) {
-  return tensor.dtype == DType::kInt8 ? static_cast<float>(element<int8_t>(tensor, offset))
-                                      : format::bf16_to_float(element<uint16_t>(tensor, offset));
-}
-
-// uint64 scales hold the bits of a float32 in their lower half; the upper half has no meaning.
-float read_scale(const TensorView& tensor, int64_t offset) {
-  return tensor.dtype == DType::kFloat32
-             ? element<float>(tensor, offset)
-             : std::bit_cast<float>(static_cast<uint32_t>(element<uint64_t>(tensor, offset)));
-}
-
-// One list of matrices (k, n), all of the type of the first one of the layer.
-Status check_matrices(const std::vector<TensorView>& tensors, const std::string& name,
-                      const LinearWeights& weights, int64_t experts, int64_t k, int64_t n) {
+// One list of matrices (k, n).
+Status check_matrices(const std::vector<TensorView>& tensors, const std::string& name, bool k_last,
+                      const Scenario& scenario, int64_t experts, int64_t k, int64_t n) {
   MEGAMOE_RETURN_IF_ERROR(check_count(tensors, name, experts));
-  const int64_t rows = weights.k_last ? n : k;
-  const int64_t cols = weights.k_last ? k : n;
+  const int64_t rows = k_last ? n : k;
+  const int64_t cols = k_last ? k : n;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorView& tensor = tensors[i];
     const std::string at = indexed(name, i, tensors.size());
-    MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {DType::kBFloat16, DType::kInt8}));
-    MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {weights.weight[0].dtype}));
+    MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, weight_types()));
+    MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, weight_types(scenario.weight)));
     MEGAMOE_RETURN_IF_ERROR(check_layout(tensor, at));
-    if (tensors.size() == 1 && (experts != 1 || tensor.dims == 3)) {
-      MEGAMOE_RETURN_IF_ERROR(check_shape(tensor, at, {experts, rows, cols}));
-    } else {
-      MEGAMOE_RETURN_IF_ERROR(check_shape(tensor, at, {rows, cols}));
+    const bool words = tensor.dtype == DType::kInt32;
+    if (words && cols % kCodesPerWord != 0) {
+      return Status(Code::kInvalidType, at + " has type int32: expected int4 for rows of " +
+                                            std::to_string(cols) + ", which is no multiple of 8");
     }
+    MEGAMOE_RETURN_IF_ERROR(
+        check_shapes(tensors, at, i, experts, {rows, words ? cols / kCodesPerWord : cols}));
+    MEGAMOE_RETURN_IF_ERROR(check_pairs(as_codes(tensor), at));
+  }
+  return Status::ok();
+}
+
+Status check_scales(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form,
+                    const std::string& name, const std::string& weight_name) {
+  const Scaling scaling = scenario.scaling();
+  if (scaling == Scaling::kNone) {
+    if (weights.scale.empty()) return Status::ok();
+    return Status(Code::kInvalidArgument, name + " has " + std::to_string(weights.scale.size()) +
+                                              " tensors: expected none for " + dtype_name(scenario.weight) +
+                                              " " + weight_name);
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_count(weights.scale, name, form.experts));
+  for (size_t i = 0; i < weights.scale.size(); ++i) {
+    const std::string at = indexed(name, i, weights.scale.size());
+    std::vector<int64_t> shape = {form.n};
+    if (scaling == Scaling::kMx) {
+      MEGAMOE_RETURN_IF_ERROR(check_type(weights.scale[i], at, {DType::kFloat8E8M0}));
+      shape = {form.n, (form.k + 2 * kMxGroup - 1) / (2 * kMxGroup), 2};
+    } else {
+      MEGAMOE_RETURN_IF_ERROR(check_type(weights.scale[i], at, {DType::kUInt64, DType::kFloat32}));
+    }
+    MEGAMOE_RETURN_IF_ERROR(check_plain(weights.scale[i], at));
+    MEGAMOE_RETURN_IF_ERROR(check_shapes(weights.scale, at, i, form.experts, shape));
+  }
+  return Status::ok();
+}
+
+Status check_biases(const LinearWeights& weights, const LinearForm& form, const std::string& name) {
+  if (weights.bias.empty()) return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(check_count(weights.bias, name, form.experts));
+  for (size_t i = 0; i < weights.bias.size(); ++i) {
+    const std::string at = indexed(name, i, weights.bias.size());
+    MEGAMOE_RETURN_IF_ERROR(check_type(weights.bias[i], at, {DType::kFloat32}));
+    MEGAMOE_RETURN_IF_ERROR(check_plain(weights.bias[i], at));
+    MEGAMOE_RETURN_IF_ERROR(check_shapes(weights.bias, at, i, form.experts, {form.n}));
   }
   return Status::ok();
 }
@@ -81,51 +133,108 @@ Status check_matrices(const std::vector<TensorView>& tensors, const std::string&
 // Puts one expert's stored matrix (k, n) into columns [first, first + n) of `matrix`.
 void read_columns(const std::vector<TensorView>& tensors, bool k_last, int64_t expert, int64_t n,
                   int64_t first, ExpertMatrix& matrix) {
-  const TensorView& tensor = tensors[is_stacked(tensors, 3) ? 0 : expert];
+  const TensorView tensor = as_codes(tensors[is_stacked(tensors, 2) ? 0 : expert]);
   for (int64_t i = 0; i < matrix.k; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       const int64_t at = k_last ? matrix_offset(tensor, expert, j, i) : matrix_offset(tensor, expert, i, j);
-      matrix.weight[i * matrix.n + first + j] = read_weight(tensor, at);
+      matrix.weight[i * matrix.n + first + j] = read_number(tensor, at);
     }
   }
+}
+
+// One number per column of one expert, of scales or biases (E, n) or E x (n,).
+std::vector<float> read_vector(const std::vector<TensorView>& tensors, int64_t expert, int64_t n) {
+  std::vector<float> numbers(static_cast<size_t>(n));
+  const bool stacked = is_stacked(tensors, 1);
+  const TensorView& tensor = tensors[stacked ? 0 : expert];
+  for (int64_t j = 0; j < n; ++j) {
+    numbers[j] = read_number(tensor, stacked ? offset(tensor, expert, j) : offset(tensor, j));
+  }
+  return numbers;
+}
+
+// Multiplies the weights with the scales of their groups, (E, n, ceil(k / 64), 2) or E x (n, ceil(k / 64),
+// 2). Products of a code and a power of two are exact in double.
+void apply_group_scales(const std::vector<TensorView>& scales, int64_t expert, ExpertMatrix& matrix) {
+  const bool stacked = is_stacked(scales, 3);
+  const TensorView& scale = scales[stacked ? 0 : expert];
+  const int64_t* strides = scale.strides + (stacked ? 1 : 0);
+  const int64_t base = stacked ? expert * scale.strides[0] : 0;
+  for (int64_t k = 0; k < matrix.k; ++k) {
+    const int64_t group = k / kMxGroup;
+    for (int64_t n = 0; n < matrix.n; ++n) {
+      const int64_t at = base + n * strides[0] + group / 2 * strides[1] + group % 2 * strides[2];
+      matrix.weight[k * matrix.n + n] *= double{read_number(scale, at)};
+    }
+  }
+}
+
+float fl32(double value) {
+  return static_cast<float>(value);
+}
+
+// sum_k row(k) * weight[k][n] in double for each n; exact where both are integers.
+template <class Row>
+std::vector<double> multiply(const ExpertMatrix& matrix, const Row& row) {
+  std::vector<double> sums(static_cast<size_t>(matrix.n), 0.0);
+  for (int64_t k = 0; k < matrix.k; ++k) {
+    const double a = row(k);
+    const double* w = matrix.weight.data() + k * matrix.n;
+    for (int64_t n = 0; n < matrix.n; ++n) sums[n] += a * w[n];
+  }
+  return sums;
+}
+
+// Exact integer sums, then the channel scale, then the row scale, each product rounded to float.
+std::vector<float> scaled_sums(const CodedRow& row, const ExpertMatrix& matrix) {
+  const std::vector<double> sums = multiply(matrix, [&](int64_t k) { return row.codes[k]; });
+  std::vector<float> out(sums.size());
+  for (size_t n = 0; n < sums.size(); ++n) {
+    const float t = fl32(sums[n]) * matrix.scale[n];
+    out[n] = t * row.scales[0];
+  }
+  return out;
+}
+
+// int8 codes q = 16 * high + low + 8 as two int4 products; the bias stands for the 8.
+std::vector<float> compensated_sums(const CodedRow& row, const ExpertMatrix& matrix) {
+  const auto high = [&](int64_t k) { return std::floor(row.codes[k] / 16); };
+  const std::vector<double> highs = multiply(matrix, high);
+  const std::vector<double> lows =
+      multiply(matrix, [&](int64_t k) { return row.codes[k] - 16 * high(k) - 8; });
+  std::vector<float> out(highs.size());
+  for (size_t n = 0; n < highs.size(); ++n) {
+    float t = 16 * (fl32(highs[n]) * matrix.scale[n]);
+    t = t + fl32(lows[n]) * matrix.scale[n];
+    t = t + matrix.bias[n];
+    out[n] = t * row.scales[0];
+  }
+  return out;
 }
 
 }  // namespace
 
-Status check_linear(const LinearWeights& weights, int index, bool gated, int64_t experts, int64_t k,
-                    int64_t n) {
-  const std::string name = "weight" + std::to_string(index);
+Status check_linear(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form) {
+  const std::string index = std::to_string(form.index);
+  const std::string name = form.prefix + "weight" + index;
+  const auto check = [&](const std::vector<TensorView>& tensors, const std::string& who, int64_t n) {
+    return check_matrices(tensors, who, weights.k_last, scenario, form.experts, form.k, n);
+  };
   if (weights.up.empty()) {
-    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.weight, name, weights, experts, k, n));
-  } else if (!gated) {
+    MEGAMOE_RETURN_IF_ERROR(check(weights.weight, name, form.n));
+  } else if (!form.gated) {
     return Status(Code::kInvalidArgument, name + ".up has " + std::to_string(weights.up.size()) +
                                               " tensors: expected none without a gated activation");
   } else {
-    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.weight, name, weights, experts, k, n / 2));
-    MEGAMOE_RETURN_IF_ERROR(check_matrices(weights.up, name + ".up", weights, experts, k, n / 2));
+    MEGAMOE_RETURN_IF_ERROR(check(weights.weight, name, form.n / 2));
+    MEGAMOE_RETURN_IF_ERROR(check(weights.up, name + ".up", form.n / 2));
   }
-
-  const std::string scale_name = "weight_scales" + std::to_string(index);
-  if (weights.weight[0].dtype == DType::kBFloat16) {
-    if (weights.scale.empty()) return Status::ok();
-    return Status(Code::kInvalidArgument, scale_name + " has " + std::to_string(weights.scale.size()) +
-                                              " tensors: expected none for bfloat16 " + name);
-  }
-  MEGAMOE_RETURN_IF_ERROR(check_count(weights.scale, scale_name, experts));
-  for (size_t i = 0; i < weights.scale.size(); ++i) {
-    const TensorView& tensor = weights.scale[i];
-    const std::string at = indexed(scale_name, i, weights.scale.size());
-    MEGAMOE_RETURN_IF_ERROR(check_type(tensor, at, {DType::kUInt64, DType::kFloat32}));
-    if (weights.scale.size() == 1 && (experts != 1 || tensor.dims == 2)) {
-      MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {experts, n}));
-    } else {
-      MEGAMOE_RETURN_IF_ERROR(check_tensor(tensor, at, {n}));
-    }
-  }
-  return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(check_scales(weights, scenario, form, form.prefix + "weight_scales" + index, name));
+  return check_biases(weights, form, form.prefix + "bias" + index);
 }
 
-ExpertMatrix read_expert(const LinearWeights& weights, int64_t expert, int64_t k, int64_t n) {
+ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario, int64_t expert, int64_t k,
+                         int64_t n) {
   ExpertMatrix matrix;
   matrix.k = k;
   matrix.n = n;
@@ -136,24 +245,23 @@ ExpertMatrix read_expert(const LinearWeights& weights, int64_t expert, int64_t k
     read_columns(weights.weight, weights.k_last, expert, n / 2, 0, matrix);
     read_columns(weights.up, weights.k_last, expert, n / 2, n / 2, matrix);
   }
-  if (weights.scale.empty()) return matrix;
-  matrix.scale.resize(static_cast<size_t>(n));
-  const bool stacked_scale = is_stacked(weights.scale, 2);
-  const TensorView& scale = weights.scale[stacked_scale ? 0 : expert];
-  for (int64_t j = 0; j < n; ++j) {
-    matrix.scale[j] = read_scale(scale, stacked_scale ? offset(scale, expert, j) : offset(scale, j));
-  }
+  if (scenario.scaling() == Scaling::kPerRow) matrix.scale = read_vector(weights.scale, expert, n);
+  if (scenario.scaling() == Scaling::kMx) apply_group_scales(weights.scale, expert, matrix);
+  if (!weights.bias.empty()) matrix.bias = read_vector(weights.bias, expert, n);
   return matrix;
 }
 
-std::vector<double> multiply(const std::vector<float>& row, const ExpertMatrix& matrix) {
-  std::vector<double> sums(static_cast<size_t>(matrix.n), 0.0);
-  for (int64_t k = 0; k < matrix.k; ++k) {
-    const double a = row[k];
-    const float* w = matrix.weight.data() + k * matrix.n;
-    for (int64_t n = 0; n < matrix.n; ++n) sums[n] += a * double{w[n]};
+std::vector<float> linear(const Scenario& scenario, const CodedRow& row, const ExpertMatrix& matrix,
+                          float bias_weight) {
+  if (scenario.weight == DType::kInt4 && !matrix.bias.empty()) return compensated_sums(row, matrix);
+  std::vector<float> out;
+  if (scenario.scaling() == Scaling::kPerRow) {
+    out = scaled_sums(row, matrix);
+  } else {
+    for (double sum : multiply(matrix, [&](int64_t k) { return value(row, k); })) out.push_back(fl32(sum));
   }
-  return sums;
+  for (size_t n = 0; n < matrix.bias.size(); ++n) out[n] = out[n] + matrix.bias[n] * bias_weight;
+  return out;
 }
 
 }  // namespace megamoe::reference

@@ -1,4 +1,4 @@
-// Weights of one linear layer as plain numbers, and products with them summed in double.
+// One linear layer: its weights as plain numbers, and rows through it.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +7,41 @@
 
 #include "megamoe/mega_moe.h"
 #include "megamoe/status.h"
+#include "reference/coded_row.h"
+#include "reference/scenario.h"
 
 namespace megamoe::reference {
 
-/// Checks weights and scales of `experts` matrices (k, n). `index` is 1 or 2: "weight1", "weight_scales1".
-/// Only a `gated` layer may have its up columns in tensors of their own.
-Status check_linear(const LinearWeights& weights, int index, bool gated, int64_t experts, int64_t k,
-                    int64_t n);
+/// What a layer must be.
+struct LinearForm {
+  std::string prefix;  ///< before the names of its arguments: "" or "shared_"
+  int index;           ///< 1 or 2: "weight1", "weight_scales1", "bias1"
+  bool gated;          ///< may have its up columns in tensors of their own
+  int64_t experts;
+  int64_t k;
+  int64_t n;
+};
 
-/// One expert's matrix: weight (k, n) row-major whatever the layout it came from, and the scale of each
-/// column.
+/// Checks weights, scales and biases.
+Status check_linear(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form);
+
+/// One expert's matrix (k, n), row-major whatever the layout it came from. Weights of the MX types are
+/// values, with the scales of their groups in them; other weights are codes.
 struct ExpertMatrix {
   int64_t k = 0;
   int64_t n = 0;
-  std::vector<float> weight;  ///< codes as numbers
-  std::vector<float> scale;   ///< (n,), empty where the type has none
+  std::vector<double> weight;
+  std::vector<float> scale;  ///< (n,), empty where there is none per column
+  std::vector<float> bias;   ///< (n,), or empty
 };
 
 /// The matrix of one expert of checked weights.
-ExpertMatrix read_expert(const LinearWeights& weights, int64_t expert, int64_t k, int64_t n);
+ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario, int64_t expert, int64_t k,
+                         int64_t n);
 
-/// sum_k row[k] * weight[k][n] in double for each n; exact where both are int8 codes.
-std::vector<double> multiply(const std::vector<float>& row, const ExpertMatrix& matrix);
+/// A row through one expert's matrix in float32, before any rounding to bfloat16. Products are summed in
+/// double. An additive bias counts `bias_weight` times.
+std::vector<float> linear(const Scenario& scenario, const CodedRow& row, const ExpertMatrix& matrix,
+                          float bias_weight);
 
 }  // namespace megamoe::reference

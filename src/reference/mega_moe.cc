@@ -1,14 +1,18 @@
 // mega_moe over all ranks: dispatch, experts, combine.
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "base/fp_env.h"
 #include "format/bf16.h"
 #include "megamoe/reference.h"
+#include "reference/coded_row.h"
+#include "reference/combine.h"
 #include "reference/element.h"
 #include "reference/expert.h"
 #include "reference/linear.h"
+#include "reference/number.h"
 #include "reference/problem.h"
 
 namespace megamoe::reference {
@@ -21,7 +25,7 @@ struct Slot {
   int64_t slot;
 };
 
-/// Expert rows that came back, by home rank and slot; empty where a slot is not used.
+/// Rows that came back, by home rank and slot; empty where a slot is not used.
 using Returned = std::vector<std::vector<std::vector<float>>>;
 
 // Rows of one expert: by source rank, then token, then slot.
@@ -36,58 +40,98 @@ std::vector<Slot> rows_of_expert(const Problem& problem, int64_t expert) {
   return rows;
 }
 
-std::vector<float> read_token(const TensorView& x, int64_t token) {
-  std::vector<float> row(static_cast<size_t>(x.shape[1]));
-  for (int64_t h = 0; h < x.shape[1]; ++h) row[h] = read_real(x, offset(x, token, h));
-  return row;
+// A token as codes of a type: made from its row, or as they came with their scales.
+CodedRow read_token(const Problem& problem, const CallArgs& call, int64_t token, DType type) {
+  std::vector<float> row(static_cast<size_t>(problem.hidden));
+  for (int64_t h = 0; h < problem.hidden; ++h) row[h] = read_number(call.x, offset(call.x, token, h));
+  if (!problem.coded_x) return encode(type, row);
+  CodedRow coded{std::move(row), {}};
+  for (int64_t g = 0; g < mx_groups(problem.hidden); ++g) {
+    coded.scales.push_back(read_number(call.scales, offset(call.scales, token, g)));
+  }
+  return coded;
 }
 
-void record(const Slot& slot, const ExpertRow& row, Stages& stages) {
+void record(const Slot& slot, const CodedRow& token, const ExpertRow& row, Stages& stages) {
   const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
     to.insert(to.end(), from.begin(), from.end());
   };
   stages.home.insert(stages.home.end(), {slot.rank, slot.token, slot.slot});
-  append(stages.token_codes, row.token_codes);
-  stages.token_scales.push_back(row.token_scale);
+  append(stages.token_codes, token.codes);
+  append(stages.token_scales, token.scales);
   append(stages.linear1, row.linear1);
   append(stages.activated, row.activated);
-  append(stages.requantised, row.requantised);
-  stages.requantised_scales.push_back(row.requantised_scale);
+  append(stages.requantised, row.requantised.codes);
+  append(stages.requantised_scales, row.requantised.scales);
   append(stages.linear2, row.linear2);
 }
+
+// Both matrices of expert `local` of a list.
+struct ExpertWeights {
+  ExpertMatrix first, second;
+
+  ExpertWeights(const Problem& problem, const Scenario& scenario, const LinearWeights& weight1,
+                const LinearWeights& weight2, int64_t local)
+      : first(read_expert(weight1, scenario, local, problem.hidden, problem.linear1_width)),
+        second(read_expert(weight2, scenario, local, problem.activated_width, problem.hidden)) {}
+};
 
 // All experts of one rank. `counts` gets the rows of each of its experts.
 void run_rank(const Problem& problem, const std::vector<RankInput>& ranks, int64_t owner, Returned& returned,
               std::vector<int64_t>& counts, Stages* stages) {
   const RankInput& home = ranks[owner];
-  for (int64_t local = 0; local < problem.experts_per_rank; ++local) {
+  for (int64_t local = 0; local < problem.local_experts(owner); ++local) {
     const std::vector<Slot> rows = rows_of_expert(problem, owner * problem.experts_per_rank + local);
     counts.push_back(static_cast<int64_t>(rows.size()));
     if (rows.empty()) continue;
-    const ExpertMatrix weight1 = read_expert(home.weight1, local, problem.hidden, problem.linear1_width);
-    const ExpertMatrix weight2 = read_expert(home.weight2, local, problem.activated_width, problem.hidden);
+    const ExpertWeights expert(problem, *problem.scenario, home.weight1, home.weight2, local);
     for (const Slot& slot : rows) {
-      ExpertRow row = run_expert(problem, weight1, weight2, read_token(ranks[slot.rank].call.x, slot.token));
-      if (stages != nullptr) record(slot, row, *stages);
-      returned[slot.rank][slot.token * problem.topk + slot.slot] = std::move(row.linear2);
+      const CallArgs& call = ranks[slot.rank].call;
+      const CodedRow token = read_token(problem, call, slot.token, problem.scenario->token);
+      std::optional<float> weight;
+      if (problem.early_weights) {
+        weight = read_real(call.topk_weights, offset(call.topk_weights, slot.token, slot.slot));
+      }
+      const ExpertRow row =
+          run_expert(*problem.scenario, problem.activation, expert.first, expert.second, token, weight);
+      if (stages != nullptr) record(slot, token, row, *stages);
+      returned[slot.rank][slot.token * problem.topk + slot.slot] = returned_row(problem, row.linear2);
     }
   }
 }
 
-// y = bf16(sum over slots in order of fl(row * weight)) in float: the first product starts the sum.
-void combine(const Problem& problem, const CallArgs& call, const std::vector<std::vector<float>>& rows) {
+// Rows of the shared experts of one rank: [token][shared expert], none for a token that takes no part.
+std::vector<std::vector<std::vector<float>>> run_shared(const Problem& problem, const RankInput& input,
+                                                        int64_t rank) {
+  const SharedExperts& shared = problem.shared[rank];
+  std::vector<std::vector<std::vector<float>>> rows(problem.active[rank].size());
+  for (int64_t s = 0; s < shared.count; ++s) {
+    const ExpertWeights expert(problem, *shared.scenario, input.shared_weight1, input.shared_weight2, s);
+    for (size_t t = 0; t < rows.size(); ++t) {
+      if (!problem.active[rank][t]) continue;
+      const CodedRow token = read_token(problem, input.call, static_cast<int64_t>(t), shared.scenario->token);
+      rows[t].push_back(
+          run_expert(*shared.scenario, problem.activation, expert.first, expert.second, token).linear2);
+    }
+  }
+  return rows;
+}
+
+void combine(const Problem& problem, const RankInput& input, int64_t rank,
+             const std::vector<std::vector<float>>& returned) {
+  const CallArgs& call = input.call;
+  const auto shared = run_shared(problem, input, rank);
   for (int64_t t = 0; t < call.x.shape[0]; ++t) {
+    const int64_t* experts = problem.expert_of_slot[rank].data() + t * problem.topk;
+    std::vector<const std::vector<float>*> rows;
+    std::vector<float> weights;
+    for (int64_t k = 0; k < problem.topk; ++k) {
+      rows.push_back(&returned[t * problem.topk + k]);
+      weights.push_back(read_real(call.topk_weights, offset(call.topk_weights, t, k)));
+    }
+    const std::vector<float> sums = combine_token(problem, rows, experts, weights, shared[t]);
     for (int64_t h = 0; h < problem.hidden; ++h) {
-      float sum = 0;
-      bool first = true;
-      for (int64_t k = 0; k < problem.topk; ++k) {
-        const std::vector<float>& row = rows[t * problem.topk + k];
-        if (row.empty()) continue;
-        const float product = row[h] * read_real(call.topk_weights, offset(call.topk_weights, t, k));
-        sum = first ? product : sum + product;
-        first = false;
-      }
-      element<uint16_t>(call.y, offset(call.y, t, h)) = format::bf16_from_float(sum);
+      element<uint16_t>(call.y, offset(call.y, t, h)) = format::bf16_from_float(sums[h]);
     }
   }
 }
@@ -107,9 +151,9 @@ Status run(const BufferConfig& config, const Activation& activation, std::vector
   }
   for (int64_t r = 0; r < problem.ranks; ++r) {
     const CallArgs& call = ranks[r].call;
-    combine(problem, call, returned[r]);
+    combine(problem, ranks[r], r, returned[r]);
     if (!call.expert_token_nums.present()) continue;
-    for (int64_t e = 0; e < problem.experts_per_rank; ++e) {
+    for (int64_t e = 0; e < problem.local_experts(r); ++e) {
       element<int32_t>(call.expert_token_nums, offset(call.expert_token_nums, e)) =
           static_cast<int32_t>(counts[r][e]);
     }

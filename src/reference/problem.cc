@@ -7,6 +7,7 @@
 
 #include "reference/element.h"
 #include "reference/linear.h"
+#include "reference/scenario.h"
 
 namespace megamoe::reference {
 namespace {
@@ -25,11 +26,41 @@ Status check_not_negative(const char* name, int64_t value) {
   return value >= 0 ? Status::ok() : invalid(std::string(name) + " = " + std::to_string(value), "0 or more");
 }
 
-// Settings of which only one value has a meaning in the scenarios here.
-Status check_fixed(const char* name, int value, int only) {
-  if (value == only) return Status::ok();
-  return Status(Code::kUnsupported,
-                std::string(name) + " = " + std::to_string(value) + ": expected " + std::to_string(only));
+// Settings of few values.
+Status check_one_of(const char* name, int value, std::initializer_list<int> choices,
+                    const std::string& when = "") {
+  std::string expected;
+  size_t left = choices.size();
+  for (int choice : choices) {
+    if (value == choice) return Status::ok();
+    expected += (expected.empty() ? "" : left == 1 ? " or " : ", ") + std::to_string(choice);
+    --left;
+  }
+  return invalid(std::string(name) + " = " + std::to_string(value), expected + when);
+}
+
+constexpr int kEachSlotAlone = 0;
+constexpr int kMergeRanks = 1;
+constexpr int kMergeDomains = 2;
+
+// How rows come back. The ways to merge rows of a token each belong to one kind of topology.
+Status check_combine(const BufferConfig& config, int64_t ranks) {
+  MEGAMOE_RETURN_IF_ERROR(check_one_of("combine_quant_mode", config.combine_quant_mode, {0, 3, 4}));
+  MEGAMOE_RETURN_IF_ERROR(check_one_of("topk_weights_type", config.topk_weights_type, {0, 1}));
+  MEGAMOE_RETURN_IF_ERROR(check_one_of("topo_type", config.topo_type, {0, 1, 2}));
+  const int mode = config.combine_comm_mode;
+  MEGAMOE_RETURN_IF_ERROR(
+      check_one_of("combine_comm_mode", mode, {kEachSlotAlone, kMergeRanks, kMergeDomains}));
+  const int servers = config.rank_num_per_server;
+  if (config.topo_type != 0 && (servers < 1 || ranks % servers != 0)) {
+    return invalid("rank_num_per_server = " + std::to_string(servers),
+                   "a divisor of the " + std::to_string(ranks) + " ranks");
+  }
+  if (mode == kEachSlotAlone) return Status::ok();
+  const std::string when = " with combine_comm_mode " + std::to_string(mode);
+  MEGAMOE_RETURN_IF_ERROR(check_one_of("combine_quant_mode", config.combine_quant_mode, {0}, when));
+  if (mode == kMergeRanks) return check_one_of("topo_type", config.topo_type, {0}, when);
+  return check_one_of("topo_type", config.topo_type, {1, 2}, when);
 }
 
 Status check_config(const BufferConfig& config, int64_t ranks) {
@@ -40,48 +71,81 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   MEGAMOE_RETURN_IF_ERROR(check_extent("intermediate_hidden", config.intermediate_hidden));
   MEGAMOE_RETURN_IF_ERROR(check_not_negative("num_max_tokens_per_rank", config.num_max_tokens_per_rank));
   MEGAMOE_RETURN_IF_ERROR(check_not_negative("max_recv_token_num", config.max_recv_token_num));
-  if (config.num_experts % ranks != 0) {
-    return invalid("num_experts = " + std::to_string(config.num_experts),
-                   "a multiple of the " + std::to_string(ranks) + " ranks");
-  }
   if (!config.comm_alg.empty()) return invalid("comm_alg = \"" + config.comm_alg + "\"", "\"\"");
-  MEGAMOE_RETURN_IF_ERROR(check_fixed("combine_quant_mode", config.combine_quant_mode, 0));
-  MEGAMOE_RETURN_IF_ERROR(check_fixed("topk_weights_type", config.topk_weights_type, 0));
-  MEGAMOE_RETURN_IF_ERROR(check_fixed("topo_type", config.topo_type, 0));
-  MEGAMOE_RETURN_IF_ERROR(check_fixed("combine_comm_mode", config.combine_comm_mode, 0));
-  return Status::ok();
+  return check_combine(config, ranks);
 }
 
 // The weights choose the scenario; dispatch_quant_mode and dispatch_quant_out_dtype must agree with it.
 Status check_scenario(const BufferConfig& config, const std::vector<RankInput>& ranks, Problem& problem) {
-  for (const RankInput& rank : ranks) {
-    if (rank.weight1.weight.empty()) return invalid("weight1 is missing", "bfloat16 or int8 weights");
-    if (rank.weight2.weight.empty()) return invalid("weight2 is missing", "bfloat16 or int8 weights");
+  for (int64_t r = 0; r < problem.ranks; ++r) {
+    if (problem.local_experts(r) == 0) continue;
+    if (ranks[r].weight1.weight.empty()) return invalid("weight1 is missing", "weights of the experts");
+    if (ranks[r].weight2.weight.empty()) return invalid("weight2 is missing", "weights of the experts");
   }
-  const DType weight = ranks[0].weight1.weight[0].dtype;
-  MEGAMOE_RETURN_IF_ERROR(
-      check_type(ranks[0].weight1.weight[0], "weight1", {DType::kBFloat16, DType::kInt8}));
-  problem.int8 = weight == DType::kInt8;
-  for (const RankInput& rank : ranks) {
-    MEGAMOE_RETURN_IF_ERROR(check_type(rank.weight1.weight[0], "weight1", {weight}));
-    MEGAMOE_RETURN_IF_ERROR(check_type(rank.weight2.weight[0], "weight2", {weight}));
-  }
-  const int mode = problem.int8 ? 2 : 0;
-  if (config.dispatch_quant_mode != mode) {
-    return invalid("dispatch_quant_mode = " + std::to_string(config.dispatch_quant_mode),
-                   std::to_string(mode) + " for " + dtype_name(weight) + " weights");
-  }
-  const DType out = config.dispatch_quant_out_dtype;
-  if (out != DType::kUndefined && out != weight) {
-    return Status(Code::kInvalidType, std::string("dispatch_quant_out_dtype = ") + dtype_name(out) +
-                                          ": expected undefined or " + dtype_name(weight));
-  }
+  const TensorView& weight = ranks[0].weight1.weight[0];
+  MEGAMOE_RETURN_IF_ERROR(check_type(weight, "weight1", weight_types()));
+  Result<const Scenario*> scenario = routed_scenario(config, weight_codes(weight.dtype));
+  if (!scenario) return scenario.status();
+  problem.scenario = *scenario;
+  problem.coded_x = problem.scenario->scaling() == Scaling::kMx && config.dispatch_quant_mode == kCodedTokens;
   return Status::ok();
 }
 
-Status check_call(const BufferConfig& config, const Problem& problem, const CallArgs& call) {
-  MEGAMOE_RETURN_IF_ERROR(check_type(call.x, "x", {DType::kBFloat16}));
+// Both layers of the experts of one rank.
+Status check_experts(const Problem& problem, const Scenario& scenario, const std::string& prefix,
+                     int64_t experts, const LinearWeights& weight1, const LinearWeights& weight2) {
+  MEGAMOE_RETURN_IF_ERROR(
+      check_linear(weight1, scenario,
+                   {prefix, 1, problem.activation.gated(), experts, problem.hidden, problem.linear1_width}));
+  return check_linear(weight2, scenario,
+                      {prefix, 2, false, experts, problem.activated_width, problem.hidden});
+}
+
+constexpr int64_t kMostSharedExperts = 4;
+
+Result<SharedExperts> check_shared(const Problem& problem, const RankInput& rank) {
+  SharedExperts shared;
+  const std::vector<TensorView>& weight1 = rank.shared_weight1.weight;
+  if (weight1.empty()) {
+    if (rank.shared_weight2.weight.empty()) return shared;
+    return invalid("shared_weight1 is missing", "weights of the experts of shared_weight2");
+  }
+  if (rank.shared_weight2.weight.empty()) {
+    return invalid("shared_weight2 is missing", "weights of the experts of shared_weight1");
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_type(weight1[0], "shared_weight1", weight_types()));
+  Result<const Scenario*> scenario = shared_scenario(
+      *problem.scenario, problem.coded_x, rank.shared_expert_quant_out_dtype, weight_codes(weight1[0].dtype));
+  if (!scenario) return scenario.status();
+  shared.scenario = *scenario;
+  const bool stacked = weight1.size() == 1 && weight1[0].dims == 3;
+  shared.count = stacked ? weight1[0].shape[0] : static_cast<int64_t>(weight1.size());
+  if (shared.count < 0 || shared.count > kMostSharedExperts) {
+    return invalid("shared_weight1 has " + std::to_string(shared.count) + " experts",
+                   "0 to " + std::to_string(kMostSharedExperts));
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_experts(problem, *shared.scenario, "shared_", shared.count,
+                                        rank.shared_weight1, rank.shared_weight2));
+  return shared;
+}
+
+// x as bfloat16, or as codes with a scale for each group.
+Status check_tokens(const Problem& problem, const CallArgs& call) {
+  MEGAMOE_RETURN_IF_ERROR(
+      check_type(call.x, "x", {problem.coded_x ? problem.scenario->token : DType::kBFloat16}));
   MEGAMOE_RETURN_IF_ERROR(check_tensor(call.x, "x", {-1, problem.hidden}));
+  MEGAMOE_RETURN_IF_ERROR(check_pairs(call.x, "x"));
+  if (!problem.coded_x) {
+    if (!call.scales.present()) return Status::ok();
+    return invalid("scales is given", "none for x of type bfloat16");
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_type(call.scales, "scales", {DType::kFloat8E8M0}));
+  return check_tensor(call.scales, "scales", {call.x.shape[0], mx_groups(problem.hidden)});
+}
+
+Status check_call(const BufferConfig& config, const Problem& problem, int64_t local_experts,
+                  const CallArgs& call) {
+  MEGAMOE_RETURN_IF_ERROR(check_tokens(problem, call));
   const int64_t tokens = call.x.shape[0];
   if (config.num_max_tokens_per_rank != 0 && tokens > config.num_max_tokens_per_rank) {
     return Status(Code::kCapacity, "x has " + std::to_string(tokens) + " tokens: expected at most " +
@@ -100,14 +164,24 @@ Status check_call(const BufferConfig& config, const Problem& problem, const Call
   MEGAMOE_RETURN_IF_ERROR(check_tensor(view(call.y), "y", {tokens, problem.hidden}));
   if (call.expert_token_nums.present()) {
     MEGAMOE_RETURN_IF_ERROR(check_type(view(call.expert_token_nums), "expert_token_nums", {DType::kInt32}));
-    MEGAMOE_RETURN_IF_ERROR(
-        check_tensor(view(call.expert_token_nums), "expert_token_nums", {problem.experts_per_rank}));
+    MEGAMOE_RETURN_IF_ERROR(check_tensor(view(call.expert_token_nums), "expert_token_nums", {local_experts}));
   }
   return Status::ok();
 }
 
+// Tokens of one rank that take part.
+std::vector<bool> read_mask(const CallArgs& call) {
+  std::vector<bool> active(static_cast<size_t>(call.x.shape[0]), true);
+  if (!call.x_active_mask.present()) return active;
+  for (int64_t t = 0; t < call.x.shape[0]; ++t) {
+    active[t] = element<uint8_t>(call.x_active_mask, offset(call.x_active_mask, t)) != 0;
+  }
+  return active;
+}
+
 // Expert of each slot of one rank. The ids of a masked token are checked like all others, then not used.
-Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallArgs& call) {
+Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallArgs& call,
+                                        const std::vector<bool>& active) {
   const int64_t tokens = call.x.shape[0];
   std::vector<int64_t> slots(static_cast<size_t>(tokens * config.num_topk), kUnusedSlot);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -125,19 +199,17 @@ Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallAr
       }
       row[k] = id;
     }
-    const bool masked = call.x_active_mask.present() &&
-                        element<uint8_t>(call.x_active_mask, offset(call.x_active_mask, t)) == 0;
-    if (masked) std::fill(row, row + config.num_topk, kUnusedSlot);
+    if (!active[t]) std::fill(row, row + config.num_topk, kUnusedSlot);
   }
   return slots;
 }
 
-// Rows that one rank has room for.
+// Rows that one rank has room for. Without a limit of the caller that is every slot of every token, since the
+// same expert may stand in several slots.
 int64_t capacity(const BufferConfig& config, const Problem& problem, int64_t largest_call) {
   if (config.max_recv_token_num != 0) return config.max_recv_token_num;
   const int64_t tokens = config.num_max_tokens_per_rank != 0 ? config.num_max_tokens_per_rank : largest_call;
   int64_t rows = 0;
-  // The same expert may stand in several slots of a token, so all K may go to one rank.
   if (__builtin_mul_overflow(tokens, problem.ranks * problem.topk, &rows)) {
     return std::numeric_limits<int64_t>::max();
   }
@@ -150,7 +222,7 @@ Status check_capacity(const BufferConfig& config, const Problem& problem) {
   for (const std::vector<int64_t>& slots : problem.expert_of_slot) {
     largest_call = std::max(largest_call, static_cast<int64_t>(slots.size()) / problem.topk);
     for (int64_t expert : slots) {
-      if (expert != kUnusedSlot) ++arriving[expert / problem.experts_per_rank];
+      if (expert != kUnusedSlot) ++arriving[problem.rank_of(expert)];
     }
   }
   const int64_t room = capacity(config, problem, largest_call);
@@ -160,6 +232,24 @@ Status check_capacity(const BufferConfig& config, const Problem& problem) {
                                        " rows: expected at most " + std::to_string(room) +
                                        " (max_recv_token_num)");
   }
+  return Status::ok();
+}
+
+// Everything one rank brings.
+Status check_rank(const BufferConfig& config, const RankInput& rank, int64_t index, Problem& problem) {
+  const int64_t experts = problem.local_experts(index);
+  if (experts != 0) {
+    MEGAMOE_RETURN_IF_ERROR(
+        check_experts(problem, *problem.scenario, "", experts, rank.weight1, rank.weight2));
+  }
+  Result<SharedExperts> shared = check_shared(problem, rank);
+  if (!shared) return shared.status();
+  problem.shared.push_back(*shared);
+  MEGAMOE_RETURN_IF_ERROR(check_call(config, problem, experts, rank.call));
+  problem.active.push_back(read_mask(rank.call));
+  Result<std::vector<int64_t>> slots = read_slots(config, rank.call, problem.active.back());
+  if (!slots) return slots.status();
+  problem.expert_of_slot.push_back(std::move(slots).value());
   return Status::ok();
 }
 
@@ -173,31 +263,27 @@ Result<Problem> check_problem(const BufferConfig& config, const Activation& acti
   Result<ActivationRule> rule = resolve_activation(activation);
   if (!rule) return rule.status();
   problem.activation = *rule;
-  problem.experts_per_rank = config.num_experts / problem.ranks;
+  problem.experts = config.num_experts;
+  problem.experts_per_rank = (config.num_experts + problem.ranks - 1) / problem.ranks;
   problem.topk = config.num_topk;
   problem.hidden = config.hidden;
   problem.linear1_width = 2 * config.intermediate_hidden;
   problem.activated_width = rule->gated() ? config.intermediate_hidden : problem.linear1_width;
+  problem.early_weights = config.topk_weights_type == 1;
+  problem.combine_type = config.combine_quant_mode == 3   ? DType::kFloat8E5M2
+                         : config.combine_quant_mode == 4 ? DType::kFloat8E4M3
+                                                          : DType::kUndefined;
+  problem.merging_ranks = config.combine_comm_mode == kMergeRanks     ? 1
+                          : config.combine_comm_mode == kMergeDomains ? config.rank_num_per_server
+                                                                      : 0;
   MEGAMOE_RETURN_IF_ERROR(check_scenario(config, ranks, problem));
 
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    const RankInput& rank = ranks[r];
+  for (int64_t r = 0; r < problem.ranks; ++r) {
+    Status status = check_rank(config, ranks[r], r, problem);
+    if (status.is_ok()) continue;
     // An error of one rank among several says whose it is.
-    const auto with_rank = [&](const Status& status) {
-      return ranks.size() == 1 ? status
-                               : Status(status.code(), "rank " + std::to_string(r) + ": " + status.message());
-    };
-    Status status = check_linear(rank.weight1, 1, problem.activation.gated(), problem.experts_per_rank,
-                                 problem.hidden, problem.linear1_width);
-    if (status.is_ok()) {
-      status = check_linear(rank.weight2, 2, false, problem.experts_per_rank, problem.activated_width,
-                            problem.hidden);
-    }
-    if (status.is_ok()) status = check_call(config, problem, rank.call);
-    if (!status.is_ok()) return with_rank(status);
-    Result<std::vector<int64_t>> slots = read_slots(config, rank.call);
-    if (!slots) return with_rank(slots.status());
-    problem.expert_of_slot.push_back(std::move(slots).value());
+    return problem.ranks == 1 ? status
+                              : Status(status.code(), "rank " + std::to_string(r) + ": " + status.message());
   }
   MEGAMOE_RETURN_IF_ERROR(check_capacity(config, problem));
   return problem;

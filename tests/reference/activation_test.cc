@@ -89,9 +89,13 @@ TEST(Activation, ClampErrors) {
   for (const std::string name : {"swiglu", "swiglustep", "swigluoai", "situglu", "gelu"}) {
     Activation a = named(name);
     a.clamp = -1;
-    EXPECT_EQ(error(a), "activation_clamp = -1: expected a number >= 0 (0 = not clamped)");
+    EXPECT_EQ(error(a),
+              "activation_clamp = -1: expected a number >= 0 (0 = not clamped), the first of "
+              "activation_params");
     a.clamp = std::numeric_limits<double>::quiet_NaN();
-    EXPECT_EQ(error(a), "activation_clamp = nan: expected a number >= 0 (0 = not clamped)");
+    EXPECT_EQ(error(a),
+              "activation_clamp = nan: expected a number >= 0 (0 = not clamped), the first of "
+              "activation_params");
   }
 }
 

@@ -51,16 +51,27 @@ T get(Result<T> result) {
   return result ? *result : T{};
 }
 
+// Weights of the float scenarios are (E, N, K), those of the others (E, K, N).
+bool k_last(const cli::CaseTensor& weight) {
+  return weight.dtype == DType::kFloat8E4M3 || weight.dtype == DType::kFloat8E5M2 ||
+         weight.dtype == DType::kFloat4E2M1;
+}
+
+int64_t linear1_width(const cli::Case& test) {
+  const cli::CaseTensor& weight1 = *test.input("weight1");
+  if (k_last(weight1)) return weight1.shape[1];
+  return weight1.shape[2] * (weight1.dtype == DType::kInt32 ? 8 : 1);
+}
+
 BufferConfig config_of(const cli::Case& test) {
   const auto integer = [&](const char* attr) { return get(test.integer(attr, 0)); };
   const TensorView x = test.input("x")->view();
-  const TensorView weight1 = test.input("weight1")->view();
   BufferConfig config;
   config.num_experts = integer("moe_expert_num");
   config.num_max_tokens_per_rank = integer("num_max_tokens_per_rank");
   config.num_topk = test.input("topk_ids")->view().shape[1];
   config.hidden = x.shape[1];
-  config.intermediate_hidden = weight1.shape[2] / 2;
+  config.intermediate_hidden = linear1_width(test) / 2;
   config.max_recv_token_num = integer("max_recv_token_num");
   config.dispatch_quant_mode = static_cast<int>(integer("dispatch_quant_mode"));
   config.dispatch_quant_out_dtype =
@@ -68,6 +79,8 @@ BufferConfig config_of(const cli::Case& test) {
   config.combine_quant_mode = static_cast<int>(integer("combine_quant_mode"));
   config.topk_weights_type = static_cast<int>(integer("topk_weights_type"));
   config.combine_comm_mode = static_cast<int>(integer("combine_comm_mode"));
+  config.topo_type = static_cast<int>(integer("topo_type"));
+  config.rank_num_per_server = static_cast<int>(integer("rank_num_per_server"));
   config.profile = get(test.text("profile", "cpu"));
   return config;
 }
@@ -89,23 +102,35 @@ Activation activation_of(const cli::Case& test) {
 }
 
 RankInput rank_of(const cli::Case& test, int rank) {
-  const auto view = [&](const char* arg) {
+  const auto view = [&](const std::string& arg) {
     const cli::CaseTensor* tensor = test.input(arg, rank);
     return tensor == nullptr ? TensorView{} : tensor->view();
   };
-  const auto list = [&](const char* arg) {
+  const auto list = [&](const std::string& arg) {
     const cli::CaseTensor* tensor = test.input(arg, rank);
     return tensor == nullptr ? std::vector<TensorView>{} : std::vector<TensorView>{tensor->view()};
   };
+  const auto weights = [&](const std::string& prefix, const std::string& index) {
+    LinearWeights weights;
+    weights.weight = list(prefix + "weight" + index);
+    weights.scale = list(prefix + "weight_scales" + index);
+    weights.bias = list(prefix + "bias" + index);
+    const cli::CaseTensor* tensor = test.input(prefix + "weight" + index, rank);
+    weights.k_last = tensor != nullptr && k_last(*tensor);
+    return weights;
+  };
   RankInput input;
   input.call.x = view("x");
+  input.call.scales = view("scales");
   input.call.topk_ids = view("topk_ids");
   input.call.topk_weights = view("topk_weights");
   input.call.x_active_mask = view("x_active_mask");
-  input.weight1.weight = list("weight1");
-  input.weight1.scale = list("weight_scales1");
-  input.weight2.weight = list("weight2");
-  input.weight2.scale = list("weight_scales2");
+  input.weight1 = weights("", "1");
+  input.weight2 = weights("", "2");
+  input.shared_weight1 = weights("shared_", "1");
+  input.shared_weight2 = weights("shared_", "2");
+  input.shared_expert_quant_out_dtype =
+      get(dtype_from_op_code(static_cast<int>(get(test.integer("shared_expert_quant_out_dtype", 28)))));
   return input;
 }
 
@@ -132,9 +157,33 @@ TEST_P(MegaMoeVectors, MatchesExpected) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Bf16, MegaMoeVectors, testing::ValuesIn(names("mm_bf16_")),
+INSTANTIATE_TEST_SUITE_P(Vectors, MegaMoeVectors, testing::ValuesIn(names("mm_")),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Int8, MegaMoeVectors, testing::ValuesIn(names("mm_int8_")),
+
+class MegaMoeErrors : public testing::TestWithParam<std::string> {};
+
+TEST_P(MegaMoeErrors, NameTheArgument) {
+  Result<cli::Case> test = cli::load_case(kVectors + "/" + GetParam());
+  ASSERT_TRUE(test) << test.status().message();
+  ASSERT_EQ(test->op, "mega_moe");
+  ASSERT_FALSE(test->error_arg.empty());
+  const BufferConfig config = config_of(*test);
+  std::vector<RankInput> ranks;
+  std::vector<std::vector<uint16_t>> y;
+  for (int r = 0; r < test->ranks; ++r) {
+    ranks.push_back(rank_of(*test, r));
+    const int64_t tokens = ranks.back().call.x.shape[0];
+    y.emplace_back(static_cast<size_t>(tokens * config.hidden), uint16_t{0x5a5a});
+    ranks.back().call.y = TensorRef(y.back().data(), DType::kBFloat16, {tokens, config.hidden});
+  }
+  const Status status = mega_moe(config, activation_of(*test), ranks);
+  EXPECT_FALSE(status.is_ok());
+  EXPECT_NE(status.message().find(test->error_arg), std::string::npos) << status.message();
+  RecordProperty("message", status.message());
+  for (const std::vector<uint16_t>& row : y) EXPECT_EQ(row, std::vector<uint16_t>(row.size(), 0x5a5a));
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, MegaMoeErrors, testing::ValuesIn(names("err_mm_")),
                          [](const auto& info) { return info.param; });
 
 TEST(Int8PerTokenVectors, MatchesExpected) {

@@ -1,0 +1,70 @@
+// Quantisation of a row by the rule of its type.
+#include "reference/coded_row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "format/bf16.h"
+#include "reference/int8_per_token.h"
+#include "reference/number.h"
+
+namespace megamoe::reference {
+namespace {
+
+CodedRow encode_int8(const std::vector<float>& row) {
+  std::vector<int8_t> codes(row.size());
+  const float scale = quantise_int8_row(row.data(), static_cast<int64_t>(row.size()), codes.data());
+  return {std::vector<float>(codes.begin(), codes.end()), {scale}};
+}
+
+// One group of bfloat16 values by the floor rule: only the exponent field of the largest one counts.
+float encode_group(const SmallFloat& format, const float* x, int64_t n, float* codes) {
+  constexpr int kInfinityOrNaN = 255;
+  int exponent = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    exponent = std::max(exponent, (format::bf16_from_float(x[i]) & 0x7fff) >> 7);
+  }
+  if (exponent == kInfinityOrNaN) {
+    std::fill_n(codes, n, 0.0f);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const int byte = std::max(exponent - format.largest_exponent, 0);
+  // A group of zeros and subnormals is multiplied by 0, which keeps the signs.
+  const double multiplier = exponent == 0 ? 0.0 : std::ldexp(1.0, 127 - byte);
+  for (int64_t i = 0; i < n; ++i) codes[i] = round_saturating(format, double{x[i]} * multiplier);
+  return std::ldexp(1.0f, byte - 127);
+}
+
+CodedRow encode_mx(const SmallFloat& format, const std::vector<float>& row) {
+  const int64_t n = static_cast<int64_t>(row.size());
+  CodedRow coded;
+  coded.codes.resize(row.size());
+  for (int64_t i = 0; i < n; i += kMxGroup) {
+    coded.scales.push_back(
+        encode_group(format, row.data() + i, std::min(kMxGroup, n - i), coded.codes.data() + i));
+  }
+  return coded;
+}
+
+}  // namespace
+
+Scaling scaling_of(DType codes) {
+  return small_float(codes) != nullptr ? Scaling::kMx
+         : codes == DType::kInt8       ? Scaling::kPerRow
+                                       : Scaling::kNone;
+}
+
+CodedRow encode(DType type, const std::vector<float>& row) {
+  switch (scaling_of(type)) {
+    case Scaling::kMx:
+      return encode_mx(*small_float(type), row);
+    case Scaling::kPerRow:
+      return encode_int8(row);
+    case Scaling::kNone:
+      break;
+  }
+  return {row, {1.0f}};
+}
+
+}  // namespace megamoe::reference
