@@ -80,13 +80,15 @@ Result<Outcome> check_scenario(const LayerJob& base, const moe::Scenario& scenar
   Outcome outcome;
   outcome.scenario = scenario.name;
   outcome.isa = isa_name(result->isa);
-  const int64_t hidden = base.config.hidden, local = base.config.num_experts / common.ranks;
+  const int64_t hidden = base.config.hidden, experts = base.config.num_experts;
   for (int r = 0; r < common.ranks; ++r) {
     const int64_t begin = first_token(batch.tokens(), common.ranks, r) * hidden;
     const int64_t end = first_token(batch.tokens(), common.ranks, r + 1) * hidden;
+    const int64_t expert = first_expert(experts, common.ranks, r);
+    const int64_t local = first_expert(experts, common.ranks, r + 1) - expert;
     compare_outputs(result->batches[0].y.data() + begin, want->y.data() + begin, end - begin,
-                    result->batches[0].expert_token_nums.data() + r * local,
-                    want->expert_token_nums.data() + r * local, local, bound, (*reports)[r]);
+                    result->batches[0].expert_token_nums.data() + expert,
+                    want->expert_token_nums.data() + expert, local, bound, (*reports)[r]);
     outcome.ranks.push_back((*reports)[r]);
   }
   return outcome;

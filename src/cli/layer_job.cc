@@ -80,11 +80,6 @@ void report_plan(const SymmBuffer& buffer, const MegaMoe& op, Report& report) {
   }
 }
 
-/// First expert of a rank, the number of experts for ranks behind the last.
-int64_t first_expert(int64_t experts, int ranks, int rank) {
-  return std::min(experts, (experts + ranks - 1) / ranks * rank);
-}
-
 Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const std::shared_ptr<SymmBuffer>& buffer,
                                          Report& report) {
   const int64_t begin = first_expert(job.config.num_experts, buffer->world_size(), buffer->rank());
@@ -254,11 +249,9 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
 
 Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, int ranks, bool stages) {
   BufferConfig config = job.config;
-  // The reference wants equal shares of experts; without stages by rank its result does not depend on ranks.
-  if (!stages && config.num_experts % ranks != 0) ranks = 1;
   config.num_max_tokens_per_rank = std::max<int64_t>(1, most_tokens_per_rank(batch.tokens(), ranks));
   ReferenceResult result;
-  const int64_t hidden = config.hidden, local = config.num_experts / ranks;
+  const int64_t hidden = config.hidden;
   result.y.resize(static_cast<size_t>(batch.tokens() * hidden));
   result.expert_token_nums.resize(static_cast<size_t>(config.num_experts));
   std::vector<reference::RankInput> inputs(static_cast<size_t>(ranks));
@@ -270,10 +263,12 @@ Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, i
     input.call.topk_ids = row_range(batch.topk_ids, begin, count);
     input.call.topk_weights = row_range(batch.topk_weights, begin, count);
     input.call.y = TensorRef(result.y.data() + begin * hidden, DType::kBFloat16, {count, hidden});
+    const int64_t expert = first_expert(config.num_experts, ranks, r);
+    const int64_t local = first_expert(config.num_experts, ranks, r + 1) - expert;
     input.call.expert_token_nums =
-        TensorRef(result.expert_token_nums.data() + r * local, DType::kInt32, {local});
-    input.weight1 = checkpoint::expert_range(job.weight1, r * local, local);
-    input.weight2 = checkpoint::expert_range(job.weight2, r * local, local);
+        TensorRef(result.expert_token_nums.data() + expert, DType::kInt32, {local});
+    input.weight1 = checkpoint::expert_range(job.weight1, expert, local);
+    input.weight2 = checkpoint::expert_range(job.weight2, expert, local);
   }
   MEGAMOE_RETURN_IF_ERROR(
       reference::mega_moe(config, job.activation, inputs, stages ? &result.stages : nullptr));

@@ -1,6 +1,7 @@
 // One layer run over all ranks on batches of tokens: results, times and trace of every batch.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <utility>
@@ -70,6 +71,11 @@ struct ReferenceResult {
 };
 Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, int ranks,
                                       bool stages = false);
+
+/// First expert of a rank, the number of experts for ranks behind the last one that owns any.
+inline int64_t first_expert(int64_t experts, int ranks, int64_t rank) {
+  return std::min(experts, (experts + ranks - 1) / ranks * rank);
+}
 
 /// Rows of a tensor.
 TensorView row_range(const TensorView& tensor, int64_t begin, int64_t count);
