@@ -37,18 +37,50 @@ struct RankTokens {
   std::vector<int32_t> counts;
 };
 
+/// How a scenario stores its weights.
+struct ScenarioTraits {
+  const char* name;
+  int mode;
+  DType out;
+  DType weight;
+  double bound;  ///< relative error of y against the reference
+
+  bool mx() const {
+    return weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1;
+  }
+  bool channel_scales() const { return weight == DType::kInt8 || weight == DType::kInt4; }
+  bool nibbles() const { return dtype_bits(weight) == 4; }
+};
+
+inline constexpr ScenarioTraits kScenarioTraits[] = {
+    {"A16W16", 0, DType::kUndefined, DType::kBFloat16, 4e-3},
+    {"A8W8-INT", 2, DType::kInt8, DType::kInt8, 1e-3},
+    {"A8W4-INT", 2, DType::kInt8, DType::kInt4, 1e-3},
+    {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 4e-3},
+    {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 4e-3},
+    {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 4e-3},
+    {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 4e-3},
+};
+
+inline const ScenarioTraits& traits_of(const std::string& name) {
+  for (const ScenarioTraits& traits : kScenarioTraits) {
+    if (name == traits.name) return traits;
+  }
+  throw std::runtime_error("no scenario " + name);
+}
+
 class TestLayer {
  public:
-  TestLayer(const LayerShape& shape, uint32_t seed) : shape_(shape), random_(seed) {
+  TestLayer(const LayerShape& shape, uint32_t seed)
+      : shape_(shape), traits_(traits_of(shape.scenario)), random_(seed) {
     const int64_t n1 = 2 * shape.intermediate;
-    const int64_t k2 = shape.activation == "gelu" ? n1 : shape.intermediate;
-    fill(shape.experts * shape.hidden * n1, weight1_, scale1_, shape.experts * n1, shape.hidden);
-    fill(shape.experts * k2 * shape.hidden, weight2_, scale2_, shape.experts * shape.hidden, k2);
-    k2_ = k2;
+    k2_ = shape.activation == "gelu" ? n1 : shape.intermediate;
+    fill(shape.hidden, n1, weight1_, scale1_);
+    fill(k2_, shape.hidden, weight2_, scale2_);
   }
 
-  bool int8() const { return shape_.scenario == "A8W8-INT"; }
   const LayerShape& shape() const { return shape_; }
+  const ScenarioTraits& traits() const { return traits_; }
   std::mt19937& random() { return random_; }
 
   BufferConfig config(int64_t max_tokens) const {
@@ -58,10 +90,8 @@ class TestLayer {
     config.num_topk = shape_.topk;
     config.hidden = shape_.hidden;
     config.intermediate_hidden = shape_.intermediate;
-    if (int8()) {
-      config.dispatch_quant_mode = 2;
-      config.dispatch_quant_out_dtype = DType::kInt8;
-    }
+    config.dispatch_quant_mode = traits_.mode;
+    config.dispatch_quant_out_dtype = traits_.out;
     return config;
   }
 
@@ -147,47 +177,74 @@ class TestLayer {
   }
 
  private:
-  void fill(int64_t count, std::vector<std::byte>& weight, std::vector<uint64_t>& scale, int64_t channels,
-            int64_t k) {
-    std::normal_distribution<float> normal(0.f, 1.f / std::sqrt(static_cast<float>(k)));
-    if (int8()) {
-      weight.resize(static_cast<size_t>(count));
-      for (std::byte& w : weight)
-        w = static_cast<std::byte>(static_cast<int8_t>(static_cast<int>(random_() % 256) - 128));
-      for (int64_t c = 0; c < channels; ++c) {
-        const float s =
-            (0.5f + static_cast<float>(random_() % 100) / 100.f) / (74.f * std::sqrt(static_cast<float>(k)));
-        uint32_t bits;
-        std::memcpy(&bits, &s, sizeof bits);
-        scale.push_back(bits);
+  // One linear layer of all experts, K x N: (E, K, N), or (E, N, K) with MX codes.
+  void fill(int64_t k, int64_t n, std::vector<std::byte>& weight, std::vector<std::byte>& scale) {
+    const int64_t count = shape_.experts * k * n;
+    weight.resize(static_cast<size_t>(count * dtype_bits(traits_.weight) / 8));
+    if (traits_.weight == DType::kBFloat16) {
+      std::normal_distribution<float> normal(0.f, 1.f / std::sqrt(static_cast<float>(k)));
+      for (int64_t i = 0; i < count; ++i) {
+        const uint16_t bits = format::bf16_from_float(normal(random_));
+        std::memcpy(weight.data() + 2 * i, &bits, sizeof bits);
       }
       return;
     }
-    weight.resize(static_cast<size_t>(count) * 2);
-    for (int64_t i = 0; i < count; ++i) {
-      const uint16_t bits = format::bf16_from_float(normal(random_));
-      std::memcpy(weight.data() + 2 * i, &bits, sizeof bits);
+    for (std::byte& w : weight) w = static_cast<std::byte>(random_code());
+    if (traits_.channel_scales()) {
+      const float size = traits_.nibbles() ? 4.6f : 74.f;
+      for (int64_t c = 0; c < shape_.experts * n; ++c) {
+        const float s =
+            (0.5f + static_cast<float>(random_() % 100) / 100.f) / (size * std::sqrt(static_cast<float>(k)));
+        uint64_t word = 0;
+        std::memcpy(&word, &s, sizeof s);
+        const auto* bytes = reinterpret_cast<const std::byte*>(&word);
+        scale.insert(scale.end(), bytes, bytes + sizeof word);
+      }
+      return;
     }
+    scale.resize(static_cast<size_t>(shape_.experts * n * ((k + 63) / 64) * 2));
+    // Powers of two around 1 / (size of a code * sqrt(k)).
+    const int middle = 127 - static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(k)) * 3)));
+    for (std::byte& s : scale) s = static_cast<std::byte>(middle - 1 + static_cast<int>(random_() % 3));
   }
 
-  LinearWeights linear(const std::vector<std::byte>& weight, const std::vector<uint64_t>& scale, int64_t k,
+  // A byte of codes of moderate size: MXFP8 codes of magnitude 0.25 to 8, all int8, all pairs of nibbles.
+  int random_code() {
+    const int any = static_cast<int>(random_() % 256);
+    if (traits_.weight == DType::kFloat8E4M3)
+      return (any & 0x87) | (5 + static_cast<int>(random_() % 5)) << 3;
+    if (traits_.weight == DType::kFloat8E5M2)
+      return (any & 0x83) | (13 + static_cast<int>(random_() % 5)) << 2;
+    return any;
+  }
+
+  LinearWeights linear(const std::vector<std::byte>& weight, const std::vector<std::byte>& scale, int64_t k,
                        int64_t n, int ranks, int rank) const {
     const int64_t each = (shape_.experts + ranks - 1) / ranks;
     const int64_t local = local_experts(ranks, rank);
     LinearWeights result;
     if (local == 0) return result;
-    const int64_t bytes = int8() ? 1 : 2;
-    const std::byte* start = weight.data() + rank * each * k * n * bytes;
-    result.weight.push_back(TensorView(start, int8() ? DType::kInt8 : DType::kBFloat16, {local, k, n}));
-    if (int8())
-      result.scale.push_back(TensorView(scale.data() + rank * each * n, DType::kUInt64, {local, n}));
+    const std::byte* start = weight.data() + rank * each * k * n * dtype_bits(traits_.weight) / 8;
+    if (traits_.mx()) {
+      const int64_t groups = (k + 63) / 64;
+      result.k_last = true;
+      result.weight.push_back(TensorView(start, traits_.weight, {local, n, k}));
+      result.scale.push_back(
+          TensorView(scale.data() + rank * each * n * groups * 2, DType::kFloat8E8M0, {local, n, groups, 2}));
+      return result;
+    }
+    result.weight.push_back(TensorView(start, traits_.weight, {local, k, n}));
+    if (traits_.channel_scales()) {
+      result.scale.push_back(TensorView(scale.data() + rank * each * n * 8, DType::kUInt64, {local, n}));
+    }
     return result;
   }
 
   LayerShape shape_;
+  const ScenarioTraits& traits_;
   std::mt19937 random_;
   std::vector<std::byte> weight1_, weight2_;
-  std::vector<uint64_t> scale1_, scale2_;
+  std::vector<std::byte> scale1_, scale2_;
   int64_t k2_ = 0;
 };
 
