@@ -4,6 +4,7 @@
 #include "megamoe/group.h"
 #include "megamoe/isa.h"
 #include "megamoe/mega_moe.h"
+#include "megamoe/quantise.h"
 #include "megamoe/reference.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"

@@ -216,7 +216,10 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
 constexpr struct {
   const char* op;
   Result<CaseOutputs> (*run)(const Case&, const CommonOptions&);
-} kOperators[] = {{"mega_moe", run_mega_moe}, {"int8_per_token", run_int8_per_token}};
+} kOperators[] = {{"mega_moe", run_mega_moe}, {"cast", run_cast},
+                  {"decode", run_decode},     {"int8_per_token", run_int8_per_token},
+                  {"layout", run_layout},     {"mx_dequant", run_mx_dequant},
+                  {"mx_quant", run_mx_quant}};
 
 }  // namespace
 

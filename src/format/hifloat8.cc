@@ -63,8 +63,7 @@ uint8_t hif8_from_float(float x, bool saturate) {
   int exponent = std::max(std::ilogb(size), -22);
   const int distance = std::abs(exponent);
   const int mantissa_bits = distance < 4 ? 3 : distance < 8 ? 2 : distance < 16 ? 1 : 0;
-  const auto units =
-      std::max(1LL << mantissa_bits, std::llround(std::ldexp(size, mantissa_bits - exponent)));
+  const auto units = std::max(1LL << mantissa_bits, std::llround(std::ldexp(size, mantissa_bits - exponent)));
   const float rounded = std::ldexp(static_cast<float>(units), exponent - mantissa_bits);
   for (uint8_t code = 1; code < kInfinity; ++code) {
     if (kHiFloat8Values.of[code] == rounded) return sign | code;
