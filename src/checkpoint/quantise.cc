@@ -14,8 +14,10 @@ constexpr float kLargestCode = 127.0f;
 /// The codes of one channel of `k` elements that lie `step` apart; returns its scale.
 float quantise_channel(const uint16_t* source, int64_t k, int64_t step, int8_t* codes) {
   float largest = 0.0f;
-  for (int64_t i = 0; i < k; ++i)
-    largest = std::fmax(largest, std::fabs(format::bf16_to_float(source[i * step])));
+  for (int64_t i = 0; i < k; ++i) {
+    const float magnitude = std::fabs(format::bf16_to_float(source[i * step]));
+    if (magnitude > largest) largest = magnitude;  // fmax would let a signalling NaN through
+  }
   const float scale = largest / kLargestCode;
   for (int64_t i = 0; i < k; ++i) {
     const float code = std::nearbyint(format::bf16_to_float(source[i * step]) / scale);

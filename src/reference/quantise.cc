@@ -89,7 +89,10 @@ uint8_t encode(DType type, float value) {
 /// Largest magnitude of numbers; NaN does not count.
 float largest_of(const std::vector<float>& x, int64_t begin, int64_t end) {
   float largest = 0;
-  for (int64_t i = begin; i < end; ++i) largest = std::fmax(largest, std::fabs(x[static_cast<size_t>(i)]));
+  for (int64_t i = begin; i < end; ++i) {
+    const float magnitude = std::fabs(x[static_cast<size_t>(i)]);
+    if (magnitude > largest) largest = magnitude;  // fmax would let a signalling NaN through
+  }
   return largest;
 }
 
