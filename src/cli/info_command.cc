@@ -1,10 +1,12 @@
 // megamoe info: what this machine offers and what the library makes of it.
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/topology.h"
 #include "cli/command.h"
+#include "cli/formats_table.h"
 #include "cli/table.h"
 #include "kernel/registry.h"
 #include "megamoe/version.h"
@@ -82,11 +84,36 @@ int run_info(const CommonOptions& common) {
   return kSuccess;
 }
 
+nlohmann::ordered_json rows_of(const TextTable& table) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const auto& cells : table.rows) {
+    nlohmann::ordered_json row;
+    for (size_t i = 0; i < cells.size(); ++i) row[table.columns[i]] = cells[i];
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+int show_formats(const CommonOptions& common) {
+  if (common.json) {
+    const nlohmann::ordered_json result = {{"formats", rows_of(format_rows())},
+                                           {"rules", rows_of(rule_rows())}};
+    std::printf("%s\n", result.dump(2).c_str());
+  } else {
+    std::printf("%s\n%s", markdown(format_rows()).c_str(), markdown(rule_rows()).c_str());
+  }
+  return kSuccess;
+}
+
 }  // namespace
 
 void add_info(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("info", "Show CPU, instruction-set levels, topology and threads");
-  command->callback([&common, &action] { action = [&common] { return run_info(common); }; });
+  auto formats = std::make_shared<bool>(false);
+  command->add_flag("--formats", *formats, "Show the number formats and the quantisation rules instead");
+  command->callback([&common, &action, formats] {
+    action = [&common, formats] { return *formats ? show_formats(common) : run_info(common); };
+  });
 }
 
 }  // namespace megamoe::cli

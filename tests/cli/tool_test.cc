@@ -134,16 +134,34 @@ TEST(Tool, OutputThatCannotBeWrittenIsAnError) {
   EXPECT_TRUE(contains(outcome.error, "the output could not be written")) << outcome.error;
 }
 
-TEST(Tool, VectorsOnEveryLevel) {
+class ToolLevel : public testing::TestWithParam<IsaInfo> {};
+
+TEST_P(ToolLevel, Vectors) {
+  const IsaInfo& level = GetParam();
+  if (!level.runnable) GTEST_SKIP() << level.name << ": " << level.reason;
   const std::string vectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
-  for (const IsaInfo& level : isa_levels()) {
-    if (!level.runnable) continue;
-    for (const char* only : {"mm_bf16", "mm_int8", "int8_per_token"}) {
-      const json outcome = run_json("vectors " + vectors + " --only " + only + " --isa " + level.name);
-      EXPECT_EQ(outcome["passed"], outcome["cases"]) << level.name << outcome.dump(1);
-      EXPECT_GE(outcome["cases"].get<int>(), 1);
-    }
+  for (const char* only : {"mm_bf16", "mm_int8", "int8_per_token", "cast_", "decode_", "mx_", "nz_"}) {
+    const json outcome = run_json("vectors " + vectors + " --only " + only + " --isa " + level.name);
+    EXPECT_EQ(outcome["passed"], outcome["cases"]) << level.name << outcome.dump(1);
+    EXPECT_GE(outcome["cases"].get<int>(), 1);
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, ToolLevel, testing::ValuesIn(isa_levels()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Tool, FormatTablesStandInTheDocument) {
+  std::stringstream document;
+  document << std::ifstream(std::string(MEGAMOE_SOURCE_DIR) + "/docs/formats.md").rdbuf();
+  const std::string tables = run("info --formats").out;
+  const size_t end_of_first = tables.find("\n\n");
+  ASSERT_NE(end_of_first, std::string::npos);
+  for (const std::string& table : {tables.substr(0, end_of_first + 1), tables.substr(end_of_first + 2)}) {
+    EXPECT_TRUE(contains(document.str(), table)) << "docs/formats.md lacks this table:\n" << table;
+  }
+  const json rows = run_json("info --formats");
+  EXPECT_EQ(rows["formats"].size(), 10u);
+  EXPECT_EQ(rows["rules"].size(), 20u);
 }
 
 TEST(Tool, VectorsWritesOutputsAndErrors) {
