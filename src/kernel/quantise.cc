@@ -151,6 +151,7 @@ Status quantise_rows(const RuleInfo& info, const TensorView& x, const TensorRef&
   for (int64_t t = 0; t < rows; ++t) {
     const auto* source = row_at(static_cast<const std::byte*>(x.data), x.dtype, x.strides[0], t);
     row.x = source;
+    row.next = gather || t + 1 == rows ? nullptr : row_at(source, x.dtype, x.strides[0], 1);
     if (gather) {
       for (int64_t i = 0; i < columns; ++i) {
         format::write_code(gathered.data(), x_bits, i, format::read_code(source, x_bits, i * x.strides[1]));

@@ -17,6 +17,11 @@ struct ByteCodes {
     count == V::kLanes ? V::Int::store(p, codes) : V::Int::store(p, codes, count);
   }
   template <class V>
+  [[gnu::always_inline]] static void store_pairs(void* row, int64_t i, typename V::Int even,
+                                                 typename V::Int odd) {
+    V::Int::store_byte_pairs(static_cast<uint8_t*>(row) + i, even, odd);
+  }
+  template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
     const uint8_t* const p = static_cast<const uint8_t*>(row) + i;
     return count == V::kLanes ? V::Int::load(p) : V::Int::load(p, count);
@@ -30,6 +35,11 @@ struct NibbleCodes {
   [[gnu::always_inline]] static void store(void* row, int64_t i, typename V::Int codes, int count) {
     uint8_t* const p = static_cast<uint8_t*>(row);
     count == V::kLanes ? V::Int::store_nibbles(p, i, codes) : V::Int::store_nibbles(p, i, codes, count);
+  }
+  template <class V>
+  [[gnu::always_inline]] static void store_pairs(void* row, int64_t i, typename V::Int even,
+                                                 typename V::Int odd) {
+    V::Int::store_nibble_pairs(static_cast<uint8_t*>(row) + i / 2, even, odd);
   }
   template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
@@ -54,17 +64,17 @@ struct SmallFloat : Row {
   [[gnu::always_inline]] static typename V::Int encode(V x) {
     using Int = typename V::Int;
     constexpr int kDropped = 23 - kMantissa;
-    constexpr int kSignShift = 32 - Row::kBits;
+    constexpr int kSign = 1 << (Row::kBits - 1);
     const V magnitude = V::min(V::abs(x), V::from_bits(Int::set(kLargest)));
     // Adding 2^kDropped units of the last kept bit makes the float adder round there; the units are those of
-    // the smallest normal binade below it, which gives subnormal codes.
-    const V normal = V::max(magnitude, V::from_bits(Int::set(kFirst << 23)));
-    const Int exponent = V::bits(normal) & Int::set(0x7f800000);
-    const Int magic = exponent + Int::set(kDropped << 23);
-    const Int significand = V::bits(magnitude + V::from_bits(magic)) - magic;
-    const Int code =
-        significand + Int::template shift_right<kDropped>(exponent) - Int::set(kFirst << kMantissa);
-    return code | (Int::template shift_right<kSignShift>(V::bits(x)) & Int::set(1 << (Row::kBits - 1)));
+    // the smallest normal binade below it, which gives subnormal codes. The exponent part of the code already
+    // stands in the low bits of what is added, as an even number of units: the sum ends in the code.
+    const Int exponent =
+        V::bits(V::max(magnitude, V::from_bits(Int::set(kFirst << 23)))) & Int::set(0x7f800000);
+    const Int magic = exponent + Int::template shift_right<kDropped>(exponent) +
+                      Int::set((kDropped << 23) - (kFirst << kMantissa));
+    return Int::merge(Int::set(kSign - 1), V::bits(magnitude + V::from_bits(magic)),
+                      Int::template shift_right<32 - Row::kBits>(V::bits(x)));
   }
 
   template <class V>
@@ -128,7 +138,8 @@ struct HiFloat8 : ByteCodes {
                             code);
     code = Int::select_less(size, Int::set(1), Int::set(8) + three, code);
     code = code | (Int::template shift_right<24>(V::bits(x)) & Int::set(0x80));
-    return Int::select_less(magnitude, Int::set(0x34000000), Int::set(0), code);  // below 2^-23
+    return Int::select_less(magnitude, Int::set(0x34000000), Int::set(0),
+                            code);  // below 2^-23
   }
 
  private:

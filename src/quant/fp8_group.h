@@ -60,11 +60,9 @@ struct PowerOfTwo128 {
     uint32_t field = (largest >> 23) - Code::kEmax + ((largest & 0x7fffff) > 0x600000 ? 1 : 0);
     if (field == 0 || field > 254) field = 1;  // too small: the subtraction wrapped
     const V inverse = V::from_bits(V::Int::set(static_cast<int32_t>((254 - field) << 23)));
-    each_vector<V>(
-        end - begin, [&](int64_t i, int count) __attribute__((always_inline)) {
-          const V value = load<V>(x + begin + i, count) * inverse;
-          Code::template store<V>(codes, begin + i, Code::template encode<V>(value), count);
-        });
+    encode_columns<V, Code>(
+        codes, x, begin,
+        end - begin, [=](V value) __attribute__((always_inline)) { return value * inverse; });
     return __builtin_bit_cast(float, field << 23);
   }
 };
@@ -79,11 +77,9 @@ struct Quotient128 {
       return scale;
     }
     const V divisor = V::set(scale);
-    each_vector<V>(
-        end - begin, [&](int64_t i, int count) __attribute__((always_inline)) {
-          const V value = load<V>(x + begin + i, count) / divisor;
-          Code::template store<V>(codes, begin + i, Code::template encode<V>(value), count);
-        });
+    encode_columns<V, Code>(
+        codes, x, begin,
+        end - begin, [=](V value) __attribute__((always_inline)) { return value / divisor; });
     return scale;
   }
 };

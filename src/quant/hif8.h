@@ -10,11 +10,8 @@ namespace megamoe::quant {
 /// Codes of f(x) for every x of the row.
 template <class V, class Input, class F>
 [[gnu::always_inline]] inline void hif8_codes(const QuantRow& r, const Input* x, F f) {
-  each_vector<V>(
-      r.n, [&](int64_t i, int count) __attribute__((always_inline)) {
-        const V value = V::zero_if_nan(f(load<V>(x + i, count)));
-        ByteCodes::store<V>(r.codes, i, HiFloat8::encode<V>(value), count);
-      });
+  encode_columns<V, HiFloat8>(
+      r.codes, x, 0, r.n, [=](V value) __attribute__((always_inline)) { return V::zero_if_nan(f(value)); });
 }
 
 /// out = f(decode(q))

@@ -49,6 +49,7 @@ struct Int8PerToken {
           const V divisor = V::set(scale), limit = V::set(127.0f);
           each_vector<V>(
               r.n, [&](int64_t i, int count) __attribute__((always_inline)) {
+                prefetch_next<V>(r, row.x, i, count);
                 const V quotient = V::zero_if_nan(row.load(i, count) / divisor);
                 store_int8(codes + i, V::max(V::negate(limit), V::min(limit, quotient)), count);
               });
@@ -106,6 +107,7 @@ struct Int4Dynamic {
           const V factor = V::set(scale == 0.0f ? 0.0f : 7.0f / largest);
           each_vector<V>(
               r.n, [&](int64_t i, int count) __attribute__((always_inline)) {
+                prefetch_next<V>(r, row.x, i, count);
                 const V value = V::zero_if_nan(row.load(i, count) * factor);
                 const V magnitude = V::min(V::abs(value), V::set(7.0f));
                 const V even = V::from_int(V::to_int(magnitude));

@@ -8,39 +8,48 @@ namespace megamoe::quant {
 
 inline constexpr int kMxGroup = 32;
 
-/// The scale byte of a group and the bits of its reciprocal as a float.
-struct MxScale {
-  uint32_t byte;
-  uint32_t multiplier;
+/// The scale bytes of as many groups as V has lanes, and the bits of their reciprocals as floats.
+template <class Int>
+struct MxScales {
+  Int bytes;
+  Int multipliers;
 };
 
-// Rules from the largest magnitude as bfloat16 bits (truncated) to the scale. Groups with infinity or NaN do
-// not get here. They are templates so that every level has its own.
+// Rules from the largest magnitudes as bfloat16 bits (truncated) to the scales. What they make of groups with
+// infinity or NaN is not used.
 
 /// `kSubnormals`: a group of bfloat16 subnormals keeps its values; else it counts as zero.
 template <bool kSubnormals>
 struct MxFloor {
-  template <class V, class Code>
-  [[gnu::always_inline]] static MxScale scale(uint32_t largest) {
-    const uint32_t exponent = largest >> 7;
-    const uint32_t byte = exponent <= Code::kEmax ? 0 : exponent - Code::kEmax;
-    return {byte, !kSubnormals && exponent == 0 ? 0 : (254 - byte) << 23};
+  template <class Code, class Int>
+  [[gnu::always_inline]] static MxScales<Int> scales(Int largest) {
+    const Int exponent = Int::template shift_right<7>(largest);
+    const Int byte = Int::max(exponent - Int::set(Code::kEmax), Int::set(0));
+    const Int multiplier = Int::template shift_left<23>(Int::set(254) - byte);
+    if constexpr (kSubnormals) return {byte, multiplier};
+    return {byte, Int::select_less(exponent, Int::set(1), Int::set(0), multiplier)};
   }
 };
 
 /// `kAmax`: the largest magnitude counts as at least 1e-4.
 template <bool kAmax>
 struct MxRoundUp {
-  template <class V, class Code>
-  [[gnu::always_inline]] static MxScale scale(uint32_t largest) {
-    constexpr uint32_t kLeast = 0x38d2;  // bfloat16 of 1e-4
-    if (kAmax) largest = largest < kLeast ? kLeast : largest;
-    if (!kAmax && largest == 0) return {0, 0};
-    const uint32_t exponent = largest >> 7;
-    // Mantissa of the largest code of both formats: 1.75.
-    const uint32_t raised = exponent - Code::kEmax + ((largest & 0x7f) > 0x60 ? 1 : 0);
-    const uint32_t byte = exponent <= Code::kEmax ? 1 : raised;
-    return {byte, (254 - byte) << 23};
+  template <class Code, class Int>
+  [[gnu::always_inline]] static MxScales<Int> scales(Int largest) {
+    constexpr int kLeast = 0x38d2;   // bfloat16 of 1e-4
+    constexpr int kMantissa = 0x60;  // of the largest code of both formats, 1.75
+    if (kAmax) largest = Int::max(largest, Int::set(kLeast));
+    const Int exponent = Int::template shift_right<7>(largest);
+    const Int raise =
+        Int::select_less(Int::set(kMantissa), largest & Int::set(0x7f), Int::set(1), Int::set(0));
+    Int byte = Int::select_less(Int::set(Code::kEmax), exponent, exponent - Int::set(Code::kEmax) + raise,
+                                Int::set(1));
+    Int multiplier = Int::template shift_left<23>(Int::set(254) - byte);
+    if constexpr (!kAmax) {
+      byte = Int::select_less(largest, Int::set(1), Int::set(0), byte);
+      multiplier = Int::select_less(largest, Int::set(1), Int::set(0), multiplier);
+    }
+    return {byte, multiplier};
   }
 };
 
@@ -74,32 +83,49 @@ struct Mx {
  private:
   template <class V, class Input>
   [[gnu::always_inline]] static void row(const QuantRow& r, const Input* x) {
-    uint8_t* const bytes = static_cast<uint8_t*>(r.scales);
+    // As many groups at a time as V has lanes: their scales are one vector.
+    constexpr int64_t kColumns = V::kLanes * kMxGroup;
     int64_t begin = 0;
-    for (; begin + kMxGroup <= r.n; begin += kMxGroup) group<V>(r, x, begin, kMxGroup);
-    if (begin < r.n) group<V>(r, x, begin, r.n - begin);
-    const int64_t groups = (r.n + kMxGroup - 1) / kMxGroup;
-    if (groups % 2 != 0) bytes[groups] = 0;
+    for (; begin + kColumns <= r.n; begin += kColumns) groups<V, true>(r, x, begin, kColumns);
+    if (begin < r.n) groups<V, false>(r, x, begin, r.n - begin);
+    const int64_t count = (r.n + kMxGroup - 1) / kMxGroup;
+    if (count % 2 != 0) static_cast<uint8_t*>(r.scales)[count] = 0;
   }
 
-  template <class V, class Input>
-  [[gnu::always_inline]] static void group(const QuantRow& r, const Input* x, int64_t begin,
-                                           int64_t columns) {
-    uint8_t* const byte = static_cast<uint8_t*>(r.scales) + begin / kMxGroup;
-    const uint32_t largest = max_magnitude_bits<V>(x + begin, columns) >> 16;
-    if (largest >= 0x7f80) {
-      *byte = 255;
-      clear_codes<V, Code>(r.codes, begin, begin + columns);
-      return;
+  /// `kWhole`: all groups that one vector of scales has room for, each of 32 columns.
+  template <class V, bool kWhole, class Input>
+  [[gnu::always_inline]] static void groups(const QuantRow& r, const Input* x, int64_t begin,
+                                            int64_t columns) {
+    using Int = typename V::Int;
+    constexpr int kInfinity = 0x7f80;
+    const int count = kWhole ? V::kLanes : static_cast<int>((columns + kMxGroup - 1) / kMxGroup);
+    const auto width = [=](int g)
+        __attribute__((always_inline)) {  // columns of group g, 0 or less past the last one
+      const int64_t left = columns - int64_t{g} * kMxGroup;
+      return kWhole || left > kMxGroup ? int64_t{kMxGroup} : left;
+    };
+    Int most[V::kLanes];
+    for (int g = 0; g < V::kLanes; ++g) {
+      most[g] = magnitude_lanes<V>(x + begin + g * kMxGroup, width(g));
     }
-    const MxScale scale = Rule::template scale<V, Code>(largest);
-    *byte = static_cast<uint8_t>(scale.byte);
-    const V multiplier = V::from_bits(V::Int::set(static_cast<int32_t>(scale.multiplier)));
-    each_vector<V>(
-        columns, [&](int64_t i, int count) __attribute__((always_inline)) {
-          const V value = load<V>(x + begin + i, count) * multiplier;
-          Code::template store<V>(r.codes, begin + i, Code::template encode<V>(value), count);
-        });
+    const Int largest = Int::template shift_right<16>(Int::max_each(most));
+    const MxScales<Int> scales = Rule::template scales<Code>(largest);
+    const Int bytes = Int::select_less(largest, Int::set(kInfinity), scales.bytes, Int::set(255));
+    uint8_t* const scale_row = static_cast<uint8_t*>(r.scales) + begin / kMxGroup;
+    count == V::kLanes ? Int::store(scale_row, bytes) : Int::store(scale_row, bytes, count);
+    alignas(64) float multipliers[V::kLanes];
+    V::store(multipliers, V::from_bits(scales.multipliers));
+    for (int g = 0; g < count; ++g) {
+      const V multiplier = V::set(multipliers[g]);
+      encode_columns<V, Code>(
+          r.codes, x, begin + g * kMxGroup,
+          width(g), [=](V value) __attribute__((always_inline)) { return value * multiplier; });
+    }
+    if (Int::max_lanes(largest) < kInfinity) return;
+    for (int g = 0; g < count; ++g) {
+      const int64_t first = begin + g * kMxGroup;
+      if (scale_row[g] == 255) clear_codes<V, Code>(r.codes, first, first + width(g));
+    }
   }
 };
 

@@ -11,13 +11,17 @@ namespace megamoe::quant {
 /// padding included.
 struct QuantRow {
   const void* x;  ///< n values of type `input`, without gaps
-  DType input;    ///< bfloat16, float16 or float32; the caller checks that the rule accepts it
+  DType input;    ///< bfloat16, float16 or float32; the caller checks that the
+                  ///< rule accepts it
   int64_t n;
   const float* smooth;  ///< n factors of the columns, or null; rules that take kSmooth
   float scale;          ///< rules that take kScale
   float offset;         ///< rules that take kOffset
   void* codes;
   void* scales;  ///< aligned to its type; not touched by rules without scales
+  /// The row of n values that comes next: rules that read a row twice bring it into the cache meanwhile.
+  /// Never read.
+  const void* next = nullptr;
 };
 
 /// A row of codes to turn into float values; the fields are those of QuantRow.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "format/float16.h"
 #include "quant/row.h"
@@ -22,6 +23,22 @@ template <class V, class Input>
   return count == V::kLanes ? V::load(x) : V::load(x, count);
 }
 
+/// bfloat16 values load two vectors at a time, the even columns and the odd ones: widening is then a shift or
+/// a mask.
+template <class Input>
+inline constexpr bool kHasPairs = std::is_same_v<Input, uint16_t>;
+template <class V>
+using Pair = decltype(V::load_pairs(nullptr));
+
+/// Brings the columns [i, i + count) of the row that comes next into the cache.
+template <class V, class Input>
+[[gnu::always_inline]] inline void prefetch_next(const QuantRow& r, const Input*, int64_t i, int count) {
+  if (r.next == nullptr) return;
+  constexpr int kPerLine = 64 / sizeof(Input);
+  const Input* const columns = static_cast<const Input*>(r.next) + i;
+  for (int line = 0; line < count; line += kPerLine) __builtin_prefetch(columns + line);
+}
+
 /// Calls f with the row's values by their type: bfloat16 as uint16_t.
 template <class F>
 [[gnu::always_inline]] inline void with_input(const QuantRow& r, F f) {
@@ -35,16 +52,50 @@ template <class F>
   }
 }
 
-/// The largest magnitude among n values as the bits of a float: NaN is above infinity. Exact for subnormals.
+/// The largest magnitudes among n values, lane by lane, as the bits of floats: NaN is above infinity. Exact
+/// for subnormals. n may be 0 or less.
+template <class V, class Input>
+[[gnu::always_inline]] inline typename V::Int magnitude_lanes(const Input* x, int64_t n) {
+  using Int = typename V::Int;
+  constexpr int64_t kLine = 64 / sizeof(Input), kAhead = 32 * kLine;
+  Int most = Int::set(0);
+  int64_t i = 0;
+  if constexpr (kHasPairs<Input>) {
+    for (; i + 2 * V::kLanes <= n; i += 2 * V::kLanes) {
+      if (i % kLine == 0) __builtin_prefetch(x + i + kAhead);
+      const Pair<V> pair = V::load_pairs(x + i);
+      most = Int::max(most, Int::max(V::bits(V::abs(pair.even)), V::bits(V::abs(pair.odd))));
+    }
+  }
+  each_vector<V>(
+      n - i, [&](int64_t j, int count) __attribute__((always_inline)) {
+        most = Int::max(most, V::bits(V::abs(load<V>(x + i + j, count))));
+      });
+  return most;
+}
+
 template <class V, class Input>
 [[gnu::always_inline]] inline uint32_t max_magnitude_bits(const Input* x, int64_t n) {
-  using Int = typename V::Int;
-  Int most = Int::set(0);
+  return static_cast<uint32_t>(V::Int::max_lanes(magnitude_lanes<V>(x, n)));
+}
+
+/// Codes of f(x) for n values from column `begin` on, which is even, by Code::encode and Code::store.
+template <class V, class Code, class Input, class F>
+[[gnu::always_inline]] inline void encode_columns(void* codes, const Input* x, int64_t begin, int64_t n,
+                                                  F f) {
+  int64_t i = begin;
+  const int64_t end = begin + n;
+  if constexpr (kHasPairs<Input>) {
+    for (; i + 2 * V::kLanes <= end; i += 2 * V::kLanes) {
+      const Pair<V> pair = V::load_pairs(x + i);
+      Code::template store_pairs<V>(codes, i, Code::template encode<V>(f(pair.even)),
+                                    Code::template encode<V>(f(pair.odd)));
+    }
+  }
   each_vector<V>(
-      n, [&](int64_t i, int count) __attribute__((always_inline)) {
-        most = Int::max(most, V::bits(V::abs(load<V>(x + i, count))));
+      end - i, [&](int64_t j, int count) __attribute__((always_inline)) {
+        Code::template store<V>(codes, i + j, Code::template encode<V>(f(load<V>(x + i + j, count))), count);
       });
-  return static_cast<uint32_t>(Int::max_lanes(most));
 }
 
 }  // namespace megamoe::quant

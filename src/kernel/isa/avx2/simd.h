@@ -20,6 +20,14 @@ struct I32 {
     _mm_store_si128(reinterpret_cast<__m128i*>(lanes), bytes(x));
     for (int i = 0; i < count; ++i) p[i] = lanes[i];
   }
+  static void store_byte_pairs(uint8_t* p, I32 even, I32 odd) {
+    const __m256i words = _mm256_or_si256(even.v, _mm256_slli_epi32(odd.v, 8));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+  static void store_nibble_pairs(uint8_t* p, I32 even, I32 odd) {
+    store(p, {_mm256_or_si256(even.v, _mm256_slli_epi32(odd.v, 4))});
+  }
   static I32 load(const uint8_t* p) {
     return {_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))};
   }
@@ -48,6 +56,20 @@ struct I32 {
   }
 
   static I32 max(I32 a, I32 b) { return {_mm256_max_epi32(a.v, b.v)}; }
+  static I32 max_each(const I32 (&a)[8]) {
+    __m256i halves[4], quarters[2];
+    for (int i = 0; i < 4; ++i) {
+      halves[i] = _mm256_max_epi32(_mm256_permute2x128_si256(a[i].v, a[i + 4].v, 0x20),
+                                   _mm256_permute2x128_si256(a[i].v, a[i + 4].v, 0x31));
+    }
+    for (int i = 0; i < 2; ++i) {
+      quarters[i] = _mm256_max_epi32(_mm256_unpacklo_epi64(halves[2 * i], halves[2 * i + 1]),
+                                     _mm256_unpackhi_epi64(halves[2 * i], halves[2 * i + 1]));
+    }
+    const __m256 p = _mm256_castsi256_ps(quarters[0]), q = _mm256_castsi256_ps(quarters[1]);
+    return {_mm256_max_epi32(_mm256_castps_si256(_mm256_shuffle_ps(p, q, 0x88)),
+                             _mm256_castps_si256(_mm256_shuffle_ps(p, q, 0xdd)))};
+  }
   static int32_t max_lanes(I32 a) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
@@ -55,6 +77,9 @@ struct I32 {
   }
   static I32 select_less(I32 a, I32 b, I32 x, I32 y) {
     return {_mm256_blendv_epi8(y.v, x.v, _mm256_cmpgt_epi32(b.v, a.v))};
+  }
+  static I32 merge(I32 mask, I32 a, I32 b) {
+    return {_mm256_or_si256(_mm256_and_si256(mask.v, a.v), _mm256_andnot_si256(mask.v, b.v))};
   }
   template <int kBits>
   static I32 shift_left(I32 a) {
@@ -96,6 +121,8 @@ struct F32 {
   static F32 set(float x) { return {_mm256_set1_ps(x)}; }
   static F32 load(const float* p) { return {_mm256_loadu_ps(p)}; }
   static F32 load(const uint16_t* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  struct Pair;
+  static Pair load_pairs(const uint16_t* p);
   static F32 load(const format::Float16* p) {
     return widen_half(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
@@ -201,5 +228,14 @@ struct F32 {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23))};
   }
 };
+
+struct F32::Pair {
+  F32 even, odd;
+};
+inline F32::Pair F32::load_pairs(const uint16_t* p) {
+  const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i odd = _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u)));
+  return {{_mm256_castsi256_ps(_mm256_slli_epi32(both, 16))}, {_mm256_castsi256_ps(odd)}};
+}
 
 }  // namespace megamoe::isa_avx2

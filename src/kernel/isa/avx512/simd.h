@@ -19,6 +19,13 @@ struct I32 {
   static void store(uint8_t* p, I32 x, int count) {
     _mm_mask_storeu_epi8(p, first_lanes(count), _mm512_cvtepi32_epi8(x.v));
   }
+  static void store_byte_pairs(uint8_t* p, I32 even, I32 odd) {
+    const __m512i words = _mm512_or_si512(even.v, _mm512_slli_epi32(odd.v, 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(words));
+  }
+  static void store_nibble_pairs(uint8_t* p, I32 even, I32 odd) {
+    store(p, {_mm512_or_si512(even.v, _mm512_slli_epi32(odd.v, 4))});
+  }
   static I32 load(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
   }
@@ -39,10 +46,28 @@ struct I32 {
   }
 
   static I32 max(I32 a, I32 b) { return {_mm512_max_epi32(a.v, b.v)}; }
+  static I32 max_each(const I32 (&a)[16]) {
+    // Folded to halves, to quarters in the order 4 i + k, then inside the quarters.
+    __m512i quarters[4];
+    for (int k = 0; k < 4; ++k) {
+      const __m512i p = fold<0x44, 0xee>(a[k].v, a[4 + k].v);
+      const __m512i q = fold<0x44, 0xee>(a[8 + k].v, a[12 + k].v);
+      quarters[k] = fold<0x88, 0xdd>(p, q);
+    }
+    __m512i pairs[2];
+    for (int k = 0; k < 2; ++k) {
+      pairs[k] = _mm512_max_epi32(_mm512_unpacklo_epi64(quarters[2 * k], quarters[2 * k + 1]),
+                                  _mm512_unpackhi_epi64(quarters[2 * k], quarters[2 * k + 1]));
+    }
+    const __m512 p = _mm512_castsi512_ps(pairs[0]), q = _mm512_castsi512_ps(pairs[1]);
+    return {_mm512_max_epi32(_mm512_castps_si512(_mm512_shuffle_ps(p, q, 0x88)),
+                             _mm512_castps_si512(_mm512_shuffle_ps(p, q, 0xdd)))};
+  }
   static int32_t max_lanes(I32 a) { return _mm512_reduce_max_epi32(a.v); }
   static I32 select_less(I32 a, I32 b, I32 x, I32 y) {
     return {_mm512_mask_mov_epi32(y.v, _mm512_cmplt_epi32_mask(a.v, b.v), x.v)};
   }
+  static I32 merge(I32 mask, I32 a, I32 b) { return {_mm512_ternarylogic_epi32(mask.v, a.v, b.v, 0xca)}; }
   template <int kBits>
   static I32 shift_left(I32 a) {
     return {_mm512_slli_epi32(a.v, kBits)};
@@ -58,6 +83,10 @@ struct I32 {
 
  private:
   static __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+  template <int kLow, int kHigh>
+  static __m512i fold(__m512i a, __m512i b) {
+    return _mm512_max_epi32(_mm512_shuffle_i32x4(a, b, kLow), _mm512_shuffle_i32x4(a, b, kHigh));
+  }
   static __m128i pairs(I32 x) {
     return _mm512_cvtepi64_epi8(_mm512_or_si512(x.v, _mm512_srli_epi64(x.v, 28)));
   }
@@ -77,6 +106,8 @@ struct F32 {
   static F32 load(const uint16_t* p) {
     return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  struct Pair;
+  static Pair load_pairs(const uint16_t* p);
   static F32 load(const format::Float16* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
@@ -141,5 +172,14 @@ struct F32 {
     return _mm512_mask_or_epi32(_mm512_srli_epi32(sum, 16), is_nan, high, _mm512_set1_epi32(0x40));
   }
 };
+
+struct F32::Pair {
+  F32 even, odd;
+};
+inline F32::Pair F32::load_pairs(const uint16_t* p) {
+  const __m512i both = _mm512_loadu_si512(p);
+  const __m512i odd = _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u)));
+  return {{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))}, {_mm512_castsi512_ps(odd)}};
+}
 
 }  // namespace megamoe::isa_avx512

@@ -16,6 +16,15 @@ struct I32 {
   /// The low byte of every lane.
   static void store(uint8_t* p, I32 x) { *p = static_cast<uint8_t>(x.v); }
   static void store(uint8_t* p, I32 x, int) { store(p, x); }
+  /// Codes of two vectors, even columns and odd ones, to one byte each.
+  static void store_byte_pairs(uint8_t* p, I32 even, I32 odd) {
+    store(p, even);
+    store(p + 1, odd);
+  }
+  /// The same to half a byte each.
+  static void store_nibble_pairs(uint8_t* p, I32 even, I32 odd) {
+    *p = static_cast<uint8_t>(even.v | odd.v << 4);
+  }
   static I32 load(const uint8_t* p) { return {*p}; }
   static I32 load(const uint8_t* p, int) { return load(p); }
   /// The low four bits of every lane as elements i, i + 1, ... of a row of nibbles, low half first. i is a
@@ -29,9 +38,13 @@ struct I32 {
   static I32 load_nibbles(const uint8_t* row, int64_t i, int) { return load_nibbles(row, i); }
 
   static I32 max(I32 a, I32 b) { return a.v > b.v ? a : b; }
+  /// Lane g is the largest lane of a[g].
+  static I32 max_each(const I32 (&a)[1]) { return a[0]; }
   static int32_t max_lanes(I32 a) { return a.v; }
   /// a < b ? x : y
   static I32 select_less(I32 a, I32 b, I32 x, I32 y) { return a.v < b.v ? x : y; }
+  /// Bits of a where the mask has ones, of b elsewhere.
+  static I32 merge(I32 mask, I32 a, I32 b) { return {(a.v & mask.v) | (b.v & ~mask.v)}; }
   template <int kBits>
   static I32 shift_left(I32 a) {
     return {static_cast<int32_t>(static_cast<uint32_t>(a.v) << kBits)};
@@ -59,6 +72,9 @@ struct F32 {
   static F32 set(float x) { return {x}; }
   static F32 load(const float* p) { return {*p}; }
   static F32 load(const uint16_t* p) { return {format::bf16_to_float(*p)}; }
+  struct Pair;
+  /// Twice as many bfloat16 values as lanes: even columns and odd ones.
+  static Pair load_pairs(const uint16_t* p);
   static F32 load(const format::Float16* p) { return {format::f16_to_float(p->bits)}; }
   static F32 load_converted(const int32_t* p) { return {static_cast<float>(*p)}; }
   static void store(float* p, F32 x) { *p = x.v; }
@@ -89,8 +105,7 @@ struct F32 {
   static F32 round_to_bf16(F32 a) { return {format::bf16_to_float(format::bf16_from_float(a.v))}; }
   /// a * 2^n for an integer n in [-126, 130] and a in [0.5, 2]; NaN if n is.
   static F32 scale_exponent(F32 a, F32 n) {
-    // Two factors, since 2^128 and more lie outside the range. NaN makes a NaN in `a` as
-    // well.
+    // Two factors, since 2^128 and more lie outside the range. NaN makes a NaN in `a` as well.
     const int exponent = n.v == n.v ? static_cast<int>(n.v) : 0;
     const int half = exponent >> 1;
     return {a.v * power_of_two(half) * power_of_two(exponent - half)};
@@ -114,5 +129,12 @@ struct F32 {
  private:
   static float power_of_two(int n) { return __builtin_bit_cast(float, static_cast<uint32_t>(n + 127) << 23); }
 };
+
+struct F32::Pair {
+  F32 even, odd;
+};
+inline F32::Pair F32::load_pairs(const uint16_t* p) {
+  return {load(p), load(p + 1)};
+}
 
 }  // namespace megamoe::isa_generic
