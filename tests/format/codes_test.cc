@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <ostream>
 #include <vector>
 
 #include "format/packed.h"
@@ -145,6 +146,10 @@ const Rounding kRoundings[] = {{DType::kFloat8E4M3, 0x7e, 0x7f, false},
                                {DType::kFloat8E5M2, 0x7b, 0x7c, false},
                                {DType::kFloat4E2M1, 0x7, 0x7, false},
                                {DType::kHiFloat8, 0x6e, 0x6f, true}};
+
+void PrintTo(const Rounding& r, std::ostream* out) {
+  *out << dtype_name(r.dtype);
+}
 
 /// Magnitudes of a format in order, with their codes.
 std::map<double, uint32_t> magnitudes(const Rounding& r) {
