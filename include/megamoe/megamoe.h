@@ -6,6 +6,7 @@
 #include "megamoe/mega_moe.h"
 #include "megamoe/quantise.h"
 #include "megamoe/reference.h"
+#include "megamoe/routing.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
 #include "megamoe/version.h"

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "cli/case_quant.h"
+#include "cli/case_routing.h"
 #include "cli/layer_job.h"
 #include "cli/ranks.h"
 
@@ -216,10 +217,20 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
 constexpr struct {
   const char* op;
   Result<CaseOutputs> (*run)(const Case&, const CommonOptions&);
-} kOperators[] = {{"mega_moe", run_mega_moe}, {"cast", run_cast},
-                  {"decode", run_decode},     {"int8_per_token", run_int8_per_token},
-                  {"layout", run_layout},     {"mx_dequant", run_mx_dequant},
-                  {"mx_quant", run_mx_quant}};
+} kOperators[] = {
+    {"mega_moe", run_mega_moe},
+    {"cast", run_cast},
+    {"decode", run_decode},
+    {"int8_per_token", run_int8_per_token},
+    {"layout", run_layout},
+    {"mx_dequant", run_mx_dequant},
+    {"mx_quant", run_mx_quant},
+    {"moe_init_routing_v3", run_moe_init_routing_v3},
+    {"moe_token_permute", run_moe_token_permute},
+    {"moe_token_permute_grad", run_moe_token_permute_grad},
+    {"moe_token_unpermute", run_moe_token_unpermute},
+    {"moe_token_unpermute_grad", run_moe_token_unpermute_grad},
+};
 
 }  // namespace
 

@@ -142,6 +142,21 @@ struct CombineRow {
   uint16_t* out;
 };
 
+/// Element types of rows that are added: float, float16 and bfloat16.
+enum class RowType : int { kFloat32 = 0, kFloat16 = 1, kBf16 = 2 };
+inline constexpr int kRowTypeCount = 3;
+
+/// Sum of rows of one type in order, in float, one rounding at the end. With weights each element is
+/// multiplied by the weight of its row and rounded to float before it is added.
+struct RowSum {
+  const void* const* rows;  ///< [count] rows of n elements
+  const float* weights;     ///< [count], or null
+  int count;                ///< 0 writes zeros
+  bool from_zero;           ///< the sum starts from +0 instead of from the first row
+  int64_t n;
+  void* out;
+};
+
 /// Everything one level offers besides matrix tiles.
 struct RowOps {
   const char* name;  ///< level name
@@ -154,6 +169,13 @@ struct RowOps {
   void (*combine)(const CombineRow&);
   /// By WeightCode; null where there is nothing to decode.
   void (*decode[kWeightCodeCount])(const DecodePanel&);
+  void (*sum_rows[kRowTypeCount])(const RowSum&);
+  /// Sum of the products of two rows, in float, in an order that depends on the level.
+  float (*dot[kRowTypeCount])(const void* a, const void* b, int64_t n);
+  /// Copies to memory that nobody reads soon, past the caches where the level can. stream_end() comes before
+  /// another thread reads it.
+  void (*stream_row)(void* out, const void* in, int64_t bytes);
+  void (*stream_end)();
 };
 
 }  // namespace megamoe::kernel

@@ -10,6 +10,7 @@
 #include "kernel/contract.h"
 #include "kernel/decode.h"
 #include "kernel/epilogue.h"
+#include "kernel/row_sum.h"
 #include "quant/fp8_group.h"
 #include "quant/hif8.h"
 #include "quant/integers.h"
@@ -54,6 +55,10 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
       .combine = combine<V>,
       .decode = {nullptr, decode_mx<V, quant::E4M3>, decode_mx<V, quant::E5M2>, decode_mx<V, quant::E2M1>,
                  decode_int4<V>},
+      .sum_rows = {sum_rows<V, float>, sum_rows<V, format::Float16>, sum_rows<V, uint16_t>},
+      .dot = {dot<V, float>, dot<V, format::Float16>, dot<V, uint16_t>},
+      .stream_row = stream_row<V>,
+      .stream_end = V::stream_end,
   };
 }
 

@@ -181,6 +181,13 @@ struct F32 {
   static F32 from_int(Int a) { return {_mm256_cvtepi32_ps(a.v)}; }
   static Int to_int(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }
   static F32 lookup(const float* table, Int i) { return {_mm256_i32gather_ps(table, i.v, 4)}; }
+  static void stream_line(void* out, const void* in) {
+    const auto* const from = static_cast<const __m256i*>(in);
+    const __m256i low = _mm256_loadu_si256(from), high = _mm256_loadu_si256(from + 1);
+    _mm256_stream_si256(static_cast<__m256i*>(out), low);
+    _mm256_stream_si256(static_cast<__m256i*>(out) + 1, high);
+  }
+  static void stream_end() { _mm_sfence(); }
 
   friend F32 operator+(F32 a, F32 b) { return {_mm256_add_ps(a.v, b.v)}; }
   friend F32 operator-(F32 a, F32 b) { return {_mm256_sub_ps(a.v, b.v)}; }

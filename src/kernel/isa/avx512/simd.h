@@ -150,6 +150,10 @@ struct F32 {
   static F32 from_int(Int a) { return {_mm512_cvtepi32_ps(a.v)}; }
   static Int to_int(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
   static F32 lookup(const float* table, Int i) { return {_mm512_i32gather_ps(i.v, table, 4)}; }
+  static void stream_line(void* out, const void* in) {
+    _mm512_stream_si512(static_cast<__m512i*>(out), _mm512_loadu_si512(in));
+  }
+  static void stream_end() { _mm_sfence(); }
 
   friend F32 operator+(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
   friend F32 operator-(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "format/bf16.h"
 #include "format/float16.h"
@@ -120,6 +121,10 @@ struct F32 {
     return {static_cast<int32_t>((a.v + kRound) - kRound)};
   }
   static F32 lookup(const float* table, Int i) { return {table[i.v]}; }
+  /// Copies 64 bytes to an address that is a multiple of 64, past the caches where the level can.
+  static void stream_line(void* out, const void* in) { std::memcpy(out, in, 64); }
+  /// Before other threads read what stream_line wrote.
+  static void stream_end() {}
 
   friend F32 operator+(F32 a, F32 b) { return {a.v + b.v}; }
   friend F32 operator-(F32 a, F32 b) { return {a.v - b.v}; }

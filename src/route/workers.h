@@ -1,0 +1,58 @@
+// Threads and kernels of one call of a routing operator.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/team.h"
+#include "kernel/contract.h"
+#include "megamoe/routing.h"
+
+namespace megamoe::route {
+
+/// Splits work into neighbouring parts, one per thread. The threads belong to the calling thread, are started
+/// by the first call that needs them and stay until that thread ends.
+class Workers {
+ public:
+  /// An error for a negative number of threads or a level that this machine cannot run.
+  static Result<Workers> create(const RoutingOptions& options);
+
+  const kernel::RowOps& ops() const { return *ops_; }
+
+  /// Parts for `items` of which at least `grain` make a part worth a thread.
+  int parts(int64_t items, int64_t grain) const {
+    return static_cast<int>(std::clamp<int64_t>(items / std::max<int64_t>(1, grain), 1, threads_));
+  }
+  /// First item of a part; that of part `parts` is `items`.
+  static int64_t begin(int64_t items, int parts, int part) {
+    return items / parts * part + std::min<int64_t>(part, items % parts);
+  }
+
+  /// Runs body(part) for every part and waits.
+  template <class Body>
+  Status run(int parts, Body&& body) {
+    if (parts > 1) {
+      return team().run([&](int thread) {
+        if (thread < parts) body(thread);
+      });
+    }
+    body(0);
+    return Status::ok();
+  }
+
+  /// Runs body(begin, end) over neighbouring ranges of [0, items).
+  template <class Body>
+  Status split(int64_t items, int64_t grain, Body&& body) {
+    const int count = parts(items, grain);
+    return run(count, [&](int part) { body(begin(items, count, part), begin(items, count, part + 1)); });
+  }
+
+ private:
+  Workers(int threads, const kernel::RowOps* ops) : threads_(threads), ops_(ops) {}
+  base::Team& team() const;
+
+  int threads_;
+  const kernel::RowOps* ops_;
+};
+
+}  // namespace megamoe::route
