@@ -1,6 +1,7 @@
 // Moving token rows: each token is read once, for all of its slots.
 #include "route/rows.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace megamoe::route {
 namespace {
 
 constexpr int64_t kBytesPerThread = 1 << 18;
+constexpr int64_t kLeastStreamed = 1 << 22;  // where the size of the caches is not known
 
 /// Moves the rows of some tokens; one per thread.
 class Mover {
@@ -25,7 +27,8 @@ class Mover {
         row_bytes_(move.row_bytes()),
         scale_bytes_(move.scale_bytes()),
         // Rows that will have left the caches before anyone reads them are written past the caches.
-        streams_(move.mode.rule == nullptr && move.limit * row_bytes_ > base::topology().l3_bytes) {}
+        streams_(move.mode.rule == nullptr &&
+                 move.limit * row_bytes_ > std::max(kLeastStreamed, base::topology().l3_bytes)) {}
 
   void run(int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) move_token(token);
