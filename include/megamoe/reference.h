@@ -7,6 +7,7 @@
 
 #include "megamoe/export.h"
 #include "megamoe/mega_moe.h"
+#include "megamoe/routing.h"
 #include "megamoe/stages.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
@@ -32,5 +33,19 @@ MEGAMOE_API Status mega_moe(const BufferConfig& config, const Activation& activa
 /// s = fl32(max|x| / 127), q = RNE(fl32(x / s)); a zero row has s = 0 and q = 0. x (T, H) bfloat16 or
 /// float32.
 MEGAMOE_API Status int8_per_token(const TensorView& x, const TensorRef& codes, const TensorRef& scale);
+
+/// The routing operators in plain loops: what each of them writes, element by element. Arguments are checked
+/// by the `_outputs` functions of megamoe/routing.h.
+MEGAMOE_API Status moe_init_routing_v3(const MoeInitRoutingArgs& args, const MoeInitRoutingOutputs& outputs);
+MEGAMOE_API Status moe_token_permute(const MoeTokenPermuteArgs& args, const MoeTokenPermuteOutputs& outputs);
+MEGAMOE_API Status moe_token_permute_grad(const MoeTokenPermuteGradArgs& args,
+                                          const MoeTokenPermuteGradOutputs& outputs);
+MEGAMOE_API Status moe_token_unpermute(const MoeTokenUnpermuteArgs& args,
+                                       const MoeTokenUnpermuteOutputs& outputs);
+/// Sums of probs_grad are made in double.
+MEGAMOE_API Status moe_token_unpermute_grad(const MoeTokenUnpermuteGradArgs& args,
+                                            const MoeTokenUnpermuteGradOutputs& outputs);
+/// Scores are made in double.
+MEGAMOE_API Status moe_gating_top_k(const MoeGatingTopKArgs& args, const MoeGatingTopKOutputs& outputs);
 
 }  // namespace megamoe::reference
