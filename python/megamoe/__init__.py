@@ -13,6 +13,16 @@ from . import _core, ops
 from ._core import Code, DeadlineError, Group
 from .buffer import SymmBuffer, TraceSpan
 from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe
+from .routing import (
+    moe_gating_top_k,
+    moe_init_routing_v3,
+    moe_token_permute,
+    moe_token_permute_grad,
+    moe_token_unpermute,
+    moe_token_unpermute_grad,
+    register_torch_ops,
+)
+from .tensors import torch_if_loaded
 from .weights import PackedLayer, PackedWeights, pack_weights
 
 __version__: str = _core.version()
@@ -30,9 +40,19 @@ __all__ = [
     "get_symm_buffer_for_mega_moe",
     "info",
     "mega_moe",
+    "moe_gating_top_k",
+    "moe_init_routing_v3",
+    "moe_token_permute",
+    "moe_token_permute_grad",
+    "moe_token_unpermute",
+    "moe_token_unpermute_grad",
     "ops",
     "pack_weights",
+    "register_torch_ops",
 ]
+
+if hasattr(torch_if_loaded(), "library"):
+    register_torch_ops()
 
 
 def info() -> dict[str, Any]:

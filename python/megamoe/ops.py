@@ -1,4 +1,4 @@
-"""The operators, with the argument names, order and defaults of the MegaMoE operator document."""
+"""The operators, with the argument names, order and defaults of the operator documents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,28 @@ from typing import Any
 from . import _core, settings, tensors
 from .buffer import SymmBuffer
 from .errors import invalid_type, invalid_value
+from .routing import (
+    moe_gating_top_k,
+    moe_init_routing_v3,
+    moe_token_permute,
+    moe_token_permute_grad,
+    moe_token_unpermute,
+    moe_token_unpermute_grad,
+)
 from .weights import PackedWeights, raw_weights, weights_identity
 
-__all__ = ["SymmBuffer", "get_mega_moe_ccl_buffer_size", "get_symm_buffer_for_mega_moe", "mega_moe"]
+__all__ = [
+    "SymmBuffer",
+    "get_mega_moe_ccl_buffer_size",
+    "get_symm_buffer_for_mega_moe",
+    "mega_moe",
+    "moe_gating_top_k",
+    "moe_init_routing_v3",
+    "moe_token_permute",
+    "moe_token_permute_grad",
+    "moe_token_unpermute",
+    "moe_token_unpermute_grad",
+]
 
 _TOKEN_TYPES = ("bfloat16",)
 _ID_TYPES = ("int32", "int64")

@@ -44,6 +44,12 @@ def integer(name: str, value: Any) -> int:
     return number
 
 
+def integers(name: str, values: Any) -> list[int]:
+    if not isinstance(values, (list, tuple)):
+        invalid_type(f"{name} = {values!r}: expected a list or tuple of integers")
+    return [integer(f"{name}[{i}]", value) for i, value in enumerate(values)]
+
+
 def number(name: str, value: Any) -> float:
     """`value` as a float; NaN and infinities pass, the library judges them."""
     if isinstance(value, (bool, np.bool_, str, bytes)):

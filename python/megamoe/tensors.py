@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from . import _core
@@ -17,6 +18,9 @@ from .settings import _ALIASES
 
 # Element type -> (name, type of the same size that DLPack and buffers know, or None if they know it itself).
 _carriers: dict[Any, tuple[str, Any]] = {}
+# Types that arrays carry as bytes, because no framework has them or not every version does.
+BYTE_TYPES = ("hifloat8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0", "float4_e2m1", "int4")
+_PACKED_TYPES = ("float4_e2m1", "int4")
 
 
 def torch_if_loaded() -> Any:
@@ -45,6 +49,8 @@ def _carrier(value: Any) -> tuple[str, Any]:
         name = dtype_of(value)
         substitute = None
         if isinstance(value, np.ndarray):
+            if name in _PACKED_TYPES:
+                invalid_type(f"array of {value.dtype}: expected uint8 with two elements in each byte")
             if value.dtype.kind == "V" or value.dtype.num >= 256:  # types that NumPy did not define itself
                 substitute = np.dtype(f"u{value.dtype.itemsize}")
         elif name.startswith(("float8", "float4")):
@@ -89,14 +95,38 @@ def _torch_export(name: str, value: Any, substitute: Any) -> Any:
     return torch.utils.dlpack.to_dlpack(array)
 
 
-def write(name: str, value: Any) -> Any:
-    """An array that this package made, for writing."""
+def write(name: str, value: Any, stands_for: str | None = None) -> Any:
+    """An array that this package made, for writing; the library sees elements of type `stands_for`."""
     dtype, substitute = _carrier(value)
-    if isinstance(value, np.ndarray):
-        array = value if substitute is None else value.view(substitute)
-    else:
-        array = torch_if_loaded().utils.dlpack.to_dlpack(value)
-    return _core.Output(name, array, dtype)
+    array = value if substitute is None else value.view(substitute)
+    if not isinstance(value, np.ndarray):
+        array = torch_if_loaded().utils.dlpack.to_dlpack(array)
+    return _core.Output(name, array, stands_for or dtype)
+
+
+def result_type(torch: Any, dtype: str) -> Any:
+    """The type in which results with elements of type `dtype` are given: of torch, or of NumPy if `torch` is
+    None. FP8 is torch's or that of ml_dtypes; FP4 and int4 (two per byte), E8M0 and HIFLOAT8 are uint8.
+    """
+    if dtype.startswith("float8_e") and dtype != "float8_e8m0":
+        if torch is None:
+            return np.dtype(getattr(ml_dtypes, dtype))
+        return getattr(torch, dtype, torch.uint8)
+    if dtype in BYTE_TYPES:
+        dtype = "uint8"
+    if torch is not None:
+        return getattr(torch, dtype)
+    return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def result_shape(dtype: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Shape of the array that carries `shape` elements."""
+    return (*shape[:-1], shape[-1] // 2) if dtype in _PACKED_TYPES else shape
+
+
+def new_array(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A new contiguous array of a `result_type` of the same `torch`."""
+    return np.empty(shape, dtype) if torch is None else torch.empty(shape, dtype=dtype)
 
 
 def new_like(template: Any, shape: tuple[int, ...]) -> Any:

@@ -19,6 +19,7 @@
 
 #include "errors.h"
 #include "megamoe/megamoe.h"
+#include "routing.h"
 #include "tensors.h"
 
 namespace nb = nanobind;
@@ -298,4 +299,5 @@ NB_MODULE(_core, module) {
   megamoe::python::bind_buffer(module);
   megamoe::python::bind_weights(module);
   megamoe::python::bind_plan(module);
+  megamoe::python::bind_routing(module);
 }

@@ -11,11 +11,24 @@ namespace nb = nanobind;
 namespace megamoe::python {
 namespace {
 
+/// Turns a view of bytes into one of their elements, two per byte. Columns with gaps between them keep a
+/// stride that the operators refuse.
+template <class Void>
+void widen(BasicTensor<Void>& tensor, bool strided) {
+  const int last = tensor.dims - 1;
+  tensor.shape[last] *= 2;
+  if (!strided) return tensor.set_contiguous();
+  for (int i = 0; i < last; ++i) tensor.strides[i] *= 2;
+  const bool contiguous = tensor.strides[last] == 1 || tensor.shape[last] <= 2;
+  tensor.strides[last] = contiguous ? 1 : 2 * tensor.strides[last];
+}
+
 template <class Void, class Array>
 BasicTensor<Void> describe(const char* name, const Array& array, const char* dtype_text) {
   BasicTensor<Void> tensor;
   tensor.dtype = dtype_from_name(dtype_text);
-  if (tensor.dtype == DType::kUndefined || dtype_bits(tensor.dtype) != array.dtype().bits) {
+  const bool packed = dtype_bits(tensor.dtype) == 4;
+  if (tensor.dtype == DType::kUndefined || (packed ? 8 : dtype_bits(tensor.dtype)) != array.dtype().bits) {
     raise(Status(Code::kInvalidType, std::string(name) + " = elements of " +
                                          std::to_string(array.dtype().bits) + " bits: expected " +
                                          dtype_text));
@@ -31,6 +44,7 @@ BasicTensor<Void> describe(const char* name, const Array& array, const char* dty
   if (array.stride_ptr() != nullptr) {
     for (int i = 0; i < tensor.dims; ++i) tensor.strides[i] = array.stride(i);
   }
+  if (packed && tensor.dims > 0) widen(tensor, array.stride_ptr() != nullptr);
   return tensor;
 }
 

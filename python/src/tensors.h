@@ -27,7 +27,7 @@ struct Output {
 
 /// Defines Input and Output in the module. Both take an array (DLPack or buffer protocol) and the name of its
 /// element type, because neither protocol knows all types: an array of another type of the same size carries
-/// the bits.
+/// the bits, and bytes carry two elements each of a type of 4 bits.
 void bind_tensors(nanobind::module_& module);
 
 }  // namespace megamoe::python
