@@ -30,19 +30,21 @@ _ROWS = (*_REAL, "int8", *(name for name in tensors.BYTE_TYPES if name not in ("
 
 
 class _Results:
-    """Makes the outputs of one call in the framework of `like`; an empty array stands for each that it lacks."""
+    """Makes the outputs of one call in the framework of `like`, whose elements are of type `dtype`; an empty
+    array stands for each output that it lacks.
+    """
 
-    def __init__(self, like: Any) -> None:
+    def __init__(self, like: Any, dtype: str | None = None) -> None:
         self.arrays: list[Any] = []
         self._torch = None if isinstance(like, np.ndarray) else tensors.torch_if_loaded()
         self._like = like
+        self._dtype = dtype or tensors.dtype_of(like)
 
     def __call__(self, name: str, dtype: str, shape: tuple[int, ...]) -> Any:
         absent = dtype == "undefined"
         if absent:
             dtype, shape = ("int64" if name == "expert_tokens_count_or_cumsum" else "float32"), (0,)
-        own = tensors.dtype_of(self._like)
-        kind = self._like.dtype if dtype == own else tensors.result_type(self._torch, dtype)
+        kind = self._like.dtype if dtype == self._dtype else tensors.result_type(self._torch, dtype)
         array = tensors.new_array(self._torch, tensors.result_shape(dtype, shape), kind)
         self.arrays.append(array)
         return None if absent else tensors.write(name, array, dtype)
@@ -60,7 +62,9 @@ def _rows(name: str, value: Any, x_dtype: str | None) -> Any:
     if own == "uint8":
         if x_dtype not in _ROWS or x_dtype not in tensors.BYTE_TYPES:
             carried = ", ".join(kind for kind in _ROWS if kind in tensors.BYTE_TYPES)
-            invalid_type(f"x_dtype = {x_dtype}: expected the type that the bytes of {name} carry, of {carried}")
+            invalid_type(
+                f"x_dtype = {x_dtype}: expected the type that the bytes of {name} carry, of {carried}"
+            )
         return tensors.read(name, value, ("uint8",), {"uint8": x_dtype})
     if x_dtype not in (None, own):
         invalid_type(f"x_dtype = {x_dtype}: expected the type of {name}, {own}")
@@ -91,10 +95,11 @@ def run_init_routing(
         scale_view = tensors.read(
             "scale", scale, ("float32", "float8_e8m0", "uint8"), {"uint8": "float8_e8m0"}
         )
-    results = _Results(x)
+    x_view = _rows("x", x, x_dtype)
+    results = _Results(x, x_dtype)
     _core.moe_init_routing_v3(
         results,
-        _rows("x", x, x_dtype),
+        x_view,
         tensors.read("expert_idx", expert_idx, _IDS),
         scale_view,
         _optional("offset", offset, ("float32",)),
@@ -216,8 +221,8 @@ def run_gating_top_k(
 
 
 def register_torch_ops() -> None:
-    """Registers the routing operators as `torch.ops.megamoe.*`. Importing megamoe after torch does it already;
-    may be repeated.
+    """Registers the routing operators as `torch.ops.megamoe.*`. Importing megamoe after torch does it
+    already; may be repeated.
 
     Raises:
         RuntimeError: the program has not imported torch.
@@ -342,8 +347,8 @@ def moe_token_permute(
     Args:
         tokens: (N, H) float32, float16, bfloat16 or int8; quantised: float16 or bfloat16.
         indices: (N,) or (N, K) int32 or int64, from 0 on.
-        num_out_tokens: rows M of permuted_tokens: None or 0 = F = N * K; n > 0 = min(n, F); n < 0 = max(F + n,
-            0).
+        num_out_tokens: rows M of permuted_tokens: None or 0 = F = N * K; n > 0 = min(n, F); n < 0 =
+            max(F + n, 0).
         padded_mode: False.
         quant_mode: -1, or 2, 3 (MXFP8), 9 (MXFP4) as in `moe_init_routing_v3`.
         mx_scale, threads, isa: as in `moe_init_routing_v3`.

@@ -1,4 +1,4 @@
-"""The routing operators as `torch.ops.megamoe.*`: schemas, shapes without memory (fake kernels), gradients."""
+"""The routing operators as `torch.ops.megamoe.*`: schemas, fake kernels (shapes without memory), gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ _mode("int4", 0, False, False, 13)
 def _coded(like: torch.Tensor, quant_mode: int, rows: Any, x_shape: tuple[Any, ...]) -> tuple[Any, Any]:
     """Fake codes of shape `x_shape` and their scales."""
     if quant_mode not in _MODES:
-        invalid_value(f"quant_mode = {quant_mode}: expected -1 or one of {', '.join(map(str, sorted(_MODES)))}")
+        invalid_value(
+            f"quant_mode = {quant_mode}: expected -1 or one of {', '.join(map(str, sorted(_MODES)))}"
+        )
     codes, group, e8m0, pairs = _MODES[quant_mode]
     x = like.new_empty(tensors.result_shape(codes, x_shape), dtype=tensors.result_type(torch, codes))
     if group is None:
@@ -138,9 +140,7 @@ def _fake_token_permute_grad(
     threads: int = 0,
     isa: str | None = None,
 ) -> torch.Tensor:
-    return grad_permuted_tokens.new_empty(
-        (sorted_indices.numel() // num_topk, grad_permuted_tokens.shape[1])
-    )
+    return grad_permuted_tokens.new_empty((sorted_indices.numel() // num_topk, grad_permuted_tokens.shape[1]))
 
 
 def _fake_token_unpermute(
