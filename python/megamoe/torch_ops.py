@@ -1,4 +1,4 @@
-"""The routing operators as `torch.ops.megamoe.*`: schemas, fake kernels (shapes without memory), gradients."""
+"""The routing operators as `torch.ops.megamoe.*`: schemas, fake kernels (no memory), gradients."""
 
 from __future__ import annotations
 
