@@ -13,6 +13,7 @@ from . import _core, ops
 from ._core import Code, DeadlineError, Group
 from .buffer import SymmBuffer, TraceSpan
 from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe
+from .quantise import QuantRule, cast, dequantise, quant_rules, quantise
 from .routing import (
     moe_gating_top_k,
     moe_init_routing_v3,
@@ -33,9 +34,12 @@ __all__ = [
     "Group",
     "PackedLayer",
     "PackedWeights",
+    "QuantRule",
     "SymmBuffer",
     "TraceSpan",
     "__version__",
+    "cast",
+    "dequantise",
     "get_mega_moe_ccl_buffer_size",
     "get_symm_buffer_for_mega_moe",
     "info",
@@ -48,6 +52,8 @@ __all__ = [
     "moe_token_unpermute_grad",
     "ops",
     "pack_weights",
+    "quant_rules",
+    "quantise",
     "register_torch_ops",
 ]
 

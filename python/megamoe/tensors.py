@@ -119,9 +119,14 @@ def result_type(torch: Any, dtype: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
+def per_byte(dtype: str) -> int:
+    """Elements in one byte of a packed type; 1 for others."""
+    return 2 if dtype in _PACKED_TYPES else 1
+
+
 def result_shape(dtype: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """Shape of the array that carries `shape` elements."""
-    return (*shape[:-1], shape[-1] // 2) if dtype in _PACKED_TYPES else shape
+    return (*shape[:-1], shape[-1] // per_byte(dtype))
 
 
 def new_array(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -19,6 +19,7 @@
 
 #include "errors.h"
 #include "megamoe/megamoe.h"
+#include "quantise.h"
 #include "routing.h"
 #include "tensors.h"
 
@@ -300,4 +301,5 @@ NB_MODULE(_core, module) {
   megamoe::python::bind_weights(module);
   megamoe::python::bind_plan(module);
   megamoe::python::bind_routing(module);
+  megamoe::python::bind_quantise(module);
 }
