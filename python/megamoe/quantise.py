@@ -28,8 +28,8 @@ class QuantRule(NamedTuple):
 
 
 def quant_rules() -> dict[str, QuantRule]:
-    """All rules by name: element types of codes and scales (None = no scales), columns that share a scale (0 =
-    the whole row), element types of the rows, and which arguments the rule takes.
+    """All rules by name: element types of codes and scales (None = no scales), columns that share a scale
+    (0 = the whole row), element types of the rows, and which arguments the rule takes.
     """
     rules = {}
     for name, codes, scales, *rest in _core.quant_rules():
