@@ -41,10 +41,11 @@ BasicTensor<Void> describe(const char* name, const Array& array, const char* dty
   tensor.dims = static_cast<int>(array.ndim());
   for (int i = 0; i < tensor.dims; ++i) tensor.shape[i] = static_cast<int64_t>(array.shape(i));
   tensor.set_contiguous();
-  if (array.stride_ptr() != nullptr) {
+  const bool strided = array.stride_ptr() != nullptr && array.size() != 0;  // of no elements they may be 0
+  if (strided) {
     for (int i = 0; i < tensor.dims; ++i) tensor.strides[i] = array.stride(i);
   }
-  if (packed && tensor.dims > 0) widen(tensor, array.stride_ptr() != nullptr);
+  if (packed && tensor.dims > 0) widen(tensor, strided);
   return tensor;
 }
 
