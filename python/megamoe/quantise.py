@@ -32,8 +32,9 @@ def quant_rules() -> dict[str, QuantRule]:
     (0 = the whole row), element types of the rows, and which arguments the rule takes.
     """
     rules = {}
-    for name, codes, scales, *rest in _core.quant_rules():
-        rules[name] = QuantRule(name, codes, None if scales == "undefined" else scales, *rest)
+    for name, codes, scales, group, inputs, smooth, scale, offset in _core.quant_rules():
+        kind = None if scales == "undefined" else scales
+        rules[name] = QuantRule(name, codes, kind, group, list(inputs), smooth, scale, offset)
     return rules
 
 
