@@ -182,6 +182,8 @@ def cast(x: Any, dtype: Any, *, saturate: bool = True, x_dtype: Any = None) -> A
         invalid_value(f"dtype = {dtype!r}: expected an element type")
     if source == "uint8":
         invalid_type("x_dtype = None: expected the type that the bytes of x carry")
+    if not _core.dtype_exists(source):
+        invalid_type(f"x = {source}: expected an element type of the operator documents, such as float32")
     x_view = _read_as("x", x, source)
     if x.ndim == 0:
         invalid_value("x has shape (): expected at least one dimension")

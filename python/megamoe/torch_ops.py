@@ -245,7 +245,8 @@ def _unpermute_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 
 _OPTIONS = "int threads=0, str? isa=None"
-# name -> (schema, kernel, fake kernel, setup_context, backward)
+# name -> (schema, kernel, fake kernel, setup_context, backward). Without the last two torch raises when a
+# gradient is to flow through the operator, not earlier: gradients may be part of a graph that nobody follows.
 _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Any, Any]] = {
     "moe_init_routing_v3": (
         "(Tensor x, Tensor expert_idx, Tensor? scale=None, Tensor? offset=None, int active_num=-1, "
@@ -271,8 +272,8 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Any, An
         f"{_OPTIONS}) -> Tensor",
         routing.run_token_permute_grad,
         _fake_token_permute_grad,
-        _refuse("grad_permuted_tokens"),
-        _no_backward,
+        None,
+        None,
     ),
     "moe_token_unpermute": (
         "(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, "
@@ -287,8 +288,8 @@ _OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Any, An
         f"bool padded_mode=False, {_OPTIONS}) -> (Tensor, Tensor)",
         routing.run_token_unpermute_grad,
         _fake_token_unpermute_grad,
-        _refuse("permuted_tokens", "grad_unpermuted_tokens", "sorted_indices", "probs"),
-        _no_backward,
+        None,
+        None,
     ),
     "moe_gating_top_k": (
         "(Tensor logits, int k, Tensor? bias=None, str scoring='softmax', int n_group=1, int topk_group=1, "
@@ -309,5 +310,6 @@ def register() -> None:
     for name, (schema, kernel, fake, setup_context, backward) in _OPERATORS.items():
         operator = torch.library.custom_op(f"{_NAMESPACE}::{name}", kernel, mutates_args=(), schema=schema)
         operator.register_fake(fake)
-        operator.register_autograd(backward, setup_context=setup_context)
+        if backward is not None:
+            operator.register_autograd(backward, setup_context=setup_context)
         _registered.append(operator)

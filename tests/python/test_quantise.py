@@ -147,6 +147,7 @@ def test_no_rows(rule):
         (lambda: megamoe.cast(np.ones(3, np.uint8), "float32"), TypeError, "x_dtype = None"),
         (lambda: megamoe.cast(np.ones(3, np.float32), "float99"), ValueError, "dtype = 'float99'"),
         (lambda: megamoe.cast([1.0], "float32"), TypeError, "x = list"),
+        (lambda: megamoe.cast(np.ones(3), "float32"), TypeError, "x = float64: expected an element type"),
     ],
 )
 def test_wrong_arguments(call, error, text):

@@ -434,6 +434,15 @@ def test_gradients_of_differences():
             assert abs(slope - grads[which].reshape(-1)[i]) < 1e-3 * (1 + abs(slope))
 
 
+def test_no_second_gradient():
+    x = torch.ones(3, 4, requires_grad=True)
+    rows = ops.moe_token_permute(x, torch.zeros(3, 1, dtype=torch.int32))[0]
+    (grad,) = torch.autograd.grad((rows**2).sum(), x, create_graph=True)
+    np.testing.assert_array_equal(grad.detach().numpy(), np.full((3, 4), 2, np.float32))
+    with pytest.raises(RuntimeError, match="moe_token_permute_grad"):
+        grad.sum().backward()
+
+
 def test_gradients_in_numpy():
     x, idx = tokens(5, 6), ids(5, 2, 3)
     permuted, index, _ = ops.moe_token_permute(x, idx)
