@@ -114,7 +114,8 @@ struct Linear1Epilogue {
   int rows;
   int outputs;                 ///< valid outputs of the panel: 1 .. 16 gated, 1 .. 32 for gelu
   const float* column_scales;  ///< [32] in panel order, kScaledInt32 only
-  const float* column_bias;    ///< [32] in panel order, added after the column scale, or null
+  const float* column_shift;   ///< [32], added between column and row scale, kScaledInt32 only, or null
+  const float* column_bias;    ///< [32], added after all scales, or null
   const float* row_scales;     ///< [rows], kScaledInt32 only
   const float* row_weights;    ///< [rows] factors of the activated values, or null
   const ActivationParams* params;
@@ -128,9 +129,11 @@ struct Linear2Epilogue {
   int rows;
   int outputs;  ///< 1 .. 32
   const float* column_scales;
+  const float* column_shift;
   const float* column_bias;
   const float* row_scales;
-  uint16_t* const* out;  ///< [rows] where column 0 of this panel goes
+  const float* bias_factors;  ///< [rows] factors of the bias, or null
+  uint16_t* const* out;       ///< [rows] where column 0 of this panel goes
 };
 
 /// Combine of one token: y = bf16(sum over slots in order of fl(row * weight)), in float, multiply then add.

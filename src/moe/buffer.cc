@@ -175,8 +175,10 @@ Status SymmBuffer::Impl::allocate() {
       std::max(wide(sizeof(float)), static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(uint16_t)),
       wide(sizeof(uint16_t)),
       wide(sizeof(uint8_t)),
-      combine_codec == nullptr ? 0 : topk * layout_row_bytes(),
+      combine_codec == nullptr && config.combine_comm_mode == 0 ? 0 : topk * layout_row_bytes(),
       (topk + moe::kMaxSharedExperts) * (sizeof(void*) + sizeof(float)),
+      topk * (sizeof(void*) + sizeof(float)),
+      topk * sizeof(int64_t),
   };
   size_t each = 0;
   for (const size_t size : sizes) each += base::round_up(size, base::kCacheLine);
@@ -188,7 +190,8 @@ Status SymmBuffer::Impl::allocate() {
   for (int thread = 0; thread < threads; ++thread) {
     std::byte* next = scratch_pages.data() + each * static_cast<size_t>(thread);
     moe::Scratch& s = scratch[static_cast<size_t>(thread)];
-    std::byte** const parts[] = {&s.tile, &s.strip, &s.row, &s.codes, &s.scales, &s.slots, &s.terms};
+    std::byte** const parts[] = {&s.tile,  &s.strip, &s.row,   &s.codes,  &s.scales,
+                                 &s.slots, &s.terms, &s.group, &s.members};
     for (size_t i = 0; i < std::size(parts); ++i) {
       *parts[i] = next;
       next += base::round_up(sizes[i], base::kCacheLine);

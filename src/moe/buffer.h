@@ -59,13 +59,15 @@ struct SharedRows {
 
 /// Memory of one thread.
 struct Scratch {
-  std::byte* tile = nullptr;    ///< [max_rows][32] accumulators
-  std::byte* strip = nullptr;   ///< one panel of weights made on demand
-  std::byte* row = nullptr;     ///< one row of values
-  std::byte* codes = nullptr;   ///< one row of codes
-  std::byte* scales = nullptr;  ///< and its scales
-  std::byte* slots = nullptr;   ///< decoded combine rows of one token, where they travel as codes
-  std::byte* terms = nullptr;   ///< pointers and weights of the rows one token sums
+  std::byte* tile = nullptr;     ///< [max_rows][32] accumulators
+  std::byte* strip = nullptr;    ///< one panel of weights made on demand
+  std::byte* row = nullptr;      ///< one row of values
+  std::byte* codes = nullptr;    ///< one row of codes
+  std::byte* scales = nullptr;   ///< and its scales
+  std::byte* slots = nullptr;    ///< combine rows of one token that are decoded or merged first
+  std::byte* terms = nullptr;    ///< pointers and weights of the rows one token sums
+  std::byte* group = nullptr;    ///< the same of the rows that are merged to one
+  std::byte* members = nullptr;  ///< their slots
 };
 
 /// Shared experts of one rank.

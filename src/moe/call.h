@@ -83,7 +83,10 @@ class Call {
   void requantise(const Block& block, int64_t tile, const Scratch& scratch);
   void linear2(const Block& block, int64_t piece, const Scratch& scratch);
   void combine(int64_t piece, const Scratch& scratch);
+  struct Terms;
   void combine_token(int64_t token, const Scratch& scratch);
+  void add_group(int64_t token, int64_t first, Terms& terms, const Scratch& scratch);
+  const uint16_t* returned_row(int64_t token, int64_t slot, std::byte* decoded, const Scratch& scratch) const;
   template <class Packed, class Consume>
   void multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
                 Packed&& packed, Consume&& consume);
@@ -99,6 +102,16 @@ class Call {
     return owner_.layout.done + static_cast<size_t>(token) * sizeof(uint32_t);
   }
   float router_weight(int64_t token, int64_t slot) const;
+  /// Weight of a row at home: 1 where it was applied before Linear2.
+  float term_weight(int64_t token, int64_t slot) const {
+    return owner_.config.topk_weights_type == 1 ? 1.f : router_weight(token, slot);
+  }
+  /// Ranks whose rows of a token are merged to one: a rank, or a domain of neighbouring ranks. The rows lie
+  /// in memory that this rank reads, so it merges them itself, with the roundings of a merge on the way.
+  int64_t merge_group(int32_t expert) const {
+    const int64_t rank = owner_.rows.owner(expert);
+    return owner_.config.combine_comm_mode == kMergeDomains ? rank / owner_.config.rank_num_per_server : rank;
+  }
 
   const MegaMoe::Impl& plan_;
   const CallArgs& args_;

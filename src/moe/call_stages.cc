@@ -168,6 +168,7 @@ void Call::linear1(const Block& block, int64_t piece, const Scratch& scratch) {
         out.rows = count;
         out.outputs = static_cast<int>(std::min<int64_t>(g.outputs_per_panel(), g.outputs() - first));
         out.column_scales = panel.column_scales;
+        out.column_shift = panel.column_shift;
         out.column_bias = panel.column_bias;
         // Row scales of an integer family are one float per row, so that the row's stride is that of floats.
         out.row_scales =
@@ -246,10 +247,12 @@ void Call::linear2(const Block& block, int64_t piece, const Scratch& scratch) {
         out.rows = count;
         out.outputs = static_cast<int>(std::min<int64_t>(kernel::kPanelColumns, g.n - first));
         out.column_scales = panel.column_scales;
+        out.column_shift = panel.column_shift;
         out.column_bias = panel.column_bias;
         out.row_scales =
             scaled ? gather_scales(rows.mid_scales(first_row), rows.workspace->scales_row, count, scratch)
                    : nullptr;
+        out.bias_factors = rows.weights == nullptr ? nullptr : rows.weights + first_row;
         out.out = places;
         epilogue(out);
         if (codec == nullptr) return;
@@ -269,41 +272,88 @@ void Call::combine(int64_t piece, const Scratch& scratch) {
   for (int64_t token = piece * kCombineTokens; token < end; ++token) combine_token(token, scratch);
 }
 
-// Step 8: y = slots in order, weighted, then shared experts.
+// A combine row of this rank as bfloat16, decoded to `decoded` where it travels as codes.
+const uint16_t* Call::returned_row(int64_t token, int64_t slot, std::byte* decoded,
+                                   const Scratch& scratch) const {
+  const std::byte* row = owner_.slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
+  if (owner_.combine_codec == nullptr) return reinterpret_cast<const uint16_t*>(row);
+  auto* const values = reinterpret_cast<uint16_t*>(decoded);
+  owner_.combine_codec->decode(*plan_.ops, row, row + owner_.slot_scales(), owner_.config.hidden,
+                               reinterpret_cast<float*>(scratch.row), values);
+  return values;
+}
+
+// Rows to sum with their weights, in memory of the thread.
+struct Call::Terms {
+  const uint16_t** rows;
+  float* weights;
+  int count = 0;
+
+  Terms(std::byte* memory, int64_t most)
+      : rows(reinterpret_cast<const uint16_t**>(memory)), weights(reinterpret_cast<float*>(rows + most)) {}
+  void add(const uint16_t* row, float weight) {
+    rows[count] = row;
+    weights[count++] = weight;
+  }
+  kernel::CombineRow sum_to(uint16_t* out, int64_t h) const { return {rows, weights, count, h, out}; }
+};
+
+// The rows of one group of ranks as one row, rounded once: members by ascending expert, then slot. Adds a row
+// that is alone as it is.
+void Call::add_group(int64_t token, int64_t first, Terms& terms, const Scratch& scratch) {
+  const int64_t topk = owner_.config.num_topk;
+  const route::TokenMap& map = owner_.token_map;
+  auto* const members = reinterpret_cast<int64_t*>(scratch.members);
+  int64_t count = 0;
+  for (int64_t slot = first; slot < topk; ++slot) {
+    const int32_t expert = map.expert(token, slot);
+    if (expert < 0 || merge_group(expert) != merge_group(map.expert(token, first))) continue;
+    int64_t at = count++;
+    for (; at > 0 && map.expert(token, members[at - 1]) > expert; --at) members[at] = members[at - 1];
+    members[at] = slot;
+  }
+  if (count == 1) return terms.add(returned_row(token, first, nullptr, scratch), term_weight(token, first));
+  Terms group(scratch.group, topk);
+  for (int64_t i = 0; i < count; ++i) {
+    group.add(returned_row(token, members[i], nullptr, scratch), term_weight(token, members[i]));
+  }
+  auto* const merged = reinterpret_cast<uint16_t*>(scratch.slots + static_cast<size_t>(terms.count) *
+                                                                       owner_.layout_row_bytes());
+  plan_.ops->combine(group.sum_to(merged, owner_.config.hidden));
+  terms.add(merged, 1.f);
+}
+
+// Step 8: y = slots in order, weighted or merged by ranks, then shared experts.
 void Call::combine_token(int64_t token, const Scratch& scratch) {
   const int64_t hidden = owner_.config.hidden;
-  auto* const rows = reinterpret_cast<const uint16_t**>(scratch.terms);
-  auto* const weights = reinterpret_cast<float*>(rows + owner_.config.num_topk + shared_experts());
-  kernel::CombineRow sum{};
-  const auto add = [&](const std::byte* row, float weight) {
-    rows[sum.slots] = reinterpret_cast<const uint16_t*>(row);
-    weights[sum.slots++] = weight;
-  };
-  const bool weighted_early = owner_.config.topk_weights_type == 1;
-  for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
-    if (owner_.token_map.expert(token, slot) < 0) continue;
-    const std::byte* row = owner_.slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
-    if (owner_.combine_codec != nullptr) {
-      std::byte* const decoded = scratch.slots + static_cast<size_t>(sum.slots) * owner_.layout_row_bytes();
-      owner_.combine_codec->decode(*plan_.ops, row, row + owner_.slot_scales(), hidden,
-                                   reinterpret_cast<float*>(scratch.row),
-                                   reinterpret_cast<uint16_t*>(decoded));
-      row = decoded;
+  const int64_t topk = owner_.config.num_topk;
+  const route::TokenMap& map = owner_.token_map;
+  Terms terms(scratch.terms, topk + shared_experts());
+  const bool merges = owner_.config.combine_comm_mode != 0;
+  for (int64_t slot = 0; slot < topk; ++slot) {
+    const int32_t expert = map.expert(token, slot);
+    if (expert < 0) continue;
+    if (!merges) {
+      std::byte* const decoded = scratch.slots + static_cast<size_t>(terms.count) * owner_.layout_row_bytes();
+      terms.add(returned_row(token, slot, decoded, scratch), term_weight(token, slot));
+      continue;
     }
-    add(row, weighted_early ? 1.f : router_weight(token, slot));
+    bool first_of_group = true;
+    for (int64_t before = 0; first_of_group && before < slot; ++before) {
+      const int32_t other = map.expert(token, before);
+      first_of_group = other < 0 || merge_group(other) != merge_group(expert);
+    }
+    if (first_of_group) add_group(token, slot, terms, scratch);
   }
-  for (int64_t expert = 0; owner_.token_map.active(token) && expert < shared_experts(); ++expert) {
-    add(owner_.shared_slot_row(token, expert), 1.f);
+  for (int64_t expert = 0; map.active(token) && expert < shared_experts(); ++expert) {
+    terms.add(reinterpret_cast<const uint16_t*>(owner_.shared_slot_row(token, expert)), 1.f);
   }
-  sum.rows = rows;
-  sum.weights = weights;
-  sum.h = hidden;
   uint16_t* y = static_cast<uint16_t*>(args_.y.data) + token * args_.y.strides[0];
   const bool contiguous = args_.y.strides[1] == 1;
-  sum.out = contiguous ? y : reinterpret_cast<uint16_t*>(scratch.row);
-  plan_.ops->combine(sum);
+  uint16_t* const out = contiguous ? y : reinterpret_cast<uint16_t*>(scratch.row);
+  plan_.ops->combine(terms.sum_to(out, hidden));
   if (contiguous) return;
-  for (int64_t h = 0; h < hidden; ++h) y[h * args_.y.strides[1]] = sum.out[h];
+  for (int64_t h = 0; h < hidden; ++h) y[h * args_.y.strides[1]] = out[h];
 }
 
 }  // namespace megamoe::moe

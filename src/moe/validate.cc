@@ -19,9 +19,33 @@ std::string number(double value) {
   return text;
 }
 
-Status expect_zero(const char* name, int64_t value) {
-  if (value == 0) return Status::ok();
-  return Status(Code::kUnsupported, std::string(name) + " = " + std::to_string(value) + ": expected 0");
+Status expect_one_of(const char* name, int value, std::initializer_list<int> choices,
+                     const std::string& when = "") {
+  std::string expected;
+  for (const int choice : choices) {
+    if (value == choice) return Status::ok();
+    expected += (expected.empty() ? "" : " or ") + std::to_string(choice);
+  }
+  return Status(Code::kInvalidArgument,
+                std::string(name) + " = " + std::to_string(value) + ": expected " + expected + when);
+}
+
+// Each way to merge the rows of a token belongs to one kind of topology.
+Status check_topology(const BufferConfig& config, int64_t ranks) {
+  MEGAMOE_RETURN_IF_ERROR(expect_one_of("topo_type", config.topo_type, {0, 1, 2}));
+  if (config.topo_type != 0 && ranks % config.rank_num_per_server != 0) {
+    return Status(Code::kInvalidArgument,
+                  "rank_num_per_server = " + std::to_string(config.rank_num_per_server) +
+                      ": expected a divisor of the " + std::to_string(ranks) + " ranks");
+  }
+  const int mode = config.combine_comm_mode;
+  MEGAMOE_RETURN_IF_ERROR(
+      expect_one_of("combine_comm_mode", mode, {kEachSlotAlone, kMergeRanks, kMergeDomains}));
+  if (mode == kEachSlotAlone) return Status::ok();
+  const std::string when = " with combine_comm_mode " + std::to_string(mode);
+  MEGAMOE_RETURN_IF_ERROR(expect_one_of("combine_quant_mode", config.combine_quant_mode, {0}, when));
+  if (mode == kMergeRanks) return expect_one_of("topo_type", config.topo_type, {0}, when);
+  return expect_one_of("topo_type", config.topo_type, {1, 2}, when);
 }
 
 // Which parameters an activation takes, and its defaults. One row each.
@@ -148,8 +172,7 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
                   "hidden = " + std::to_string(config.hidden) +
                       ": expected an even number with dispatch_quant_out_dtype float4_e2m1");
   }
-  MEGAMOE_RETURN_IF_ERROR(expect_zero("topo_type", config.topo_type));
-  return expect_zero("combine_comm_mode", config.combine_comm_mode);
+  return check_topology(config, ranks);
 }
 
 Result<ActivationPlan> plan_activation(const Activation& activation) {

@@ -7,6 +7,9 @@
 
 namespace megamoe::moe {
 
+/// Values of combine_comm_mode.
+enum CombineCommMode { kEachSlotAlone = 0, kMergeRanks = 1, kMergeDomains = 2 };
+
 /// Settings of a buffer for a group of `ranks`.
 Status check_config(const BufferConfig& config, int64_t ranks);
 

@@ -19,9 +19,10 @@ class PackedWeights::Impl {
   size_t bytes() const { return memory_.bytes(); }
   pack::Panel panel(int64_t expert, int64_t index) const {
     const int64_t i = expert * geometry_.panels() + index;
-    return {memory_.data() + i * panel_bytes_, sums_ == nullptr ? nullptr : sums_ + i * kernel::kPanelColumns,
-            scales_ == nullptr ? nullptr : scales_ + i * kernel::kPanelColumns,
-            bias_ == nullptr ? nullptr : bias_ + i * kernel::kPanelColumns};
+    const auto row = [&](auto* rows) { return rows == nullptr ? nullptr : rows + i * kernel::kPanelColumns; };
+    const bool shift = geometry_.bias_is_shift();
+    return {memory_.data() + i * panel_bytes_, row(sums_), row(scales_), shift ? row(bias_) : nullptr,
+            shift ? nullptr : row(bias_)};
   }
 
  private:

@@ -31,7 +31,8 @@ class RawSource final : public PanelSource {
     if (geometry_.has_channel_scales()) packer_.pack_scales(expert, index, scales);
     if (geometry_.has_bias) packer_.pack_bias(expert, index, sums, bias);
     return {strip, geometry_.has_sums() ? sums : nullptr, geometry_.has_channel_scales() ? scales : nullptr,
-            geometry_.has_bias ? bias : nullptr};
+            geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
+            geometry_.has_bias && !geometry_.bias_is_shift() ? bias : nullptr};
   }
   int64_t strip_bytes() const override {
     return geometry_.strip_bytes() + 3 * kRowBytes + geometry_.stored_bytes();

@@ -17,6 +17,7 @@ struct Panel {
   const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
   const int32_t* column_sums;  ///< [32], s8 family only, else null
   const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
+  const float* column_shift;   ///< [32] in panel order, what int4 adds before the row scale, or null
   const float* column_bias;    ///< [32] in panel order, or null
 };
 
@@ -39,6 +40,8 @@ struct Geometry {
   int64_t strip_bytes() const { return kernel::panel_bytes(family, k); }
   bool has_sums() const { return family == kernel::Family::kS8; }
   bool has_channel_scales() const { return family == kernel::Family::kS8; }
+  /// The bias of int4 stands before the row scale: it makes up for what splitting an activation leaves out.
+  bool bias_is_shift() const { return code == kernel::WeightCode::kInt4; }
   /// Rows of 32 floats that a stored panel has beside its codes: column sums, channel scales, biases.
   int64_t panel_rows() const {
     return (has_sums() ? 1 : 0) + (has_channel_scales() ? 1 : 0) + (has_bias ? 1 : 0);

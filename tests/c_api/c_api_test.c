@@ -172,7 +172,8 @@ static void test_errors(void) {
                  "weight1.dtype = -1: expected a number from megamoe_dtype"));
   tensors[0].dtype = megamoe_dtype("float32");
   CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidType,
-                 "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, float4_e2m1 or int32 (eight int4)"));
+                 "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, "
+                 "float4_e2m1 or int32 (eight int4)"));
   CHECK(packed == NULL);
   CHECK(megamoe_group_local(2, groups) == 0);
   CHECK(groups[0] != NULL && groups[1] != NULL);

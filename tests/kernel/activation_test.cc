@@ -51,7 +51,8 @@ class ActivationTest : public RowOpsTest {
     const float row_scale = 1;
     Guarded<float> out(kPanelColumns);
     ops().linear1[1][static_cast<int>(kind)]({c.data(), 1, gated ? kGatedColumns : kPanelColumns,
-                                              scales.data(), nullptr, &row_scale, nullptr, &params, out.data(), 0});
+                                              scales.data(), nullptr, nullptr, &row_scale, nullptr, &params,
+                                              out.data(), 0});
     for (int i = 1; i < kGatedColumns; ++i) {
       EXPECT_TRUE(out[i] == out[0] || (std::isnan(out[i]) && std::isnan(out[0]))) << "lane " << i;
     }

@@ -19,7 +19,7 @@ class EpilogueTest : public RowOpsTest {
     for (size_t i = 0; i < values.size(); i += kPanelColumns) {
       std::copy(values.begin() + i, values.begin() + i + kPanelColumns, c.data());
       uint16_t* out = &result[i];
-      ops().linear2[0]({c.data(), 1, kPanelColumns, nullptr, nullptr, nullptr, &out});
+      ops().linear2[0]({c.data(), 1, kPanelColumns, nullptr, nullptr, nullptr, nullptr, nullptr, &out});
     }
     return result;
   }
@@ -63,7 +63,8 @@ TEST_P(EpilogueTest, Linear2WritesExactlyItsOutputs) {
       for (int r = 0; r < kRows; ++r) out[r] = rows[r].data();
       const void* tile = scaled ? static_cast<const void*>(sums.data()) : c.data();
       ops().linear2[static_cast<int>(kind)]({tile, kRows, outputs, scaled ? column_scales.data() : nullptr,
-                                             nullptr, scaled ? row_scales.data() : nullptr, out});
+                                             nullptr, nullptr, scaled ? row_scales.data() : nullptr, nullptr,
+                                             out});
       for (int r = 0; r < kRows; ++r) {
         ASSERT_TRUE(rows[r].intact()) << outputs;
         for (int i = 0; i < outputs; ++i) {
@@ -90,12 +91,14 @@ TEST_P(EpilogueTest, Linear1WritesExactlyItsOutputs) {
     const int most = info.gated ? kGatedColumns : kPanelColumns;
     const auto function = ops().linear1[0][static_cast<int>(info.kind)];
     std::vector<uint16_t> whole(kRows * most);
-    function({c.data(), kRows, most, nullptr, nullptr, nullptr, nullptr, &params, whole.data(), most * 2});
+    function({c.data(), kRows, most, nullptr, nullptr, nullptr, nullptr, nullptr, &params, whole.data(),
+              most * 2});
     for (int outputs = 1; outputs <= most; ++outputs) {
       const int stride = outputs + 3;
       Guarded<uint16_t> out(kRows * stride);
       std::memset(out.data(), 0xff, kRows * stride * 2);
-      function({c.data(), kRows, outputs, nullptr, nullptr, nullptr, nullptr, &params, out.data(), stride * 2});
+      function({c.data(), kRows, outputs, nullptr, nullptr, nullptr, nullptr, nullptr, &params, out.data(),
+                stride * 2});
       ASSERT_TRUE(out.intact());
       for (int r = 0; r < kRows; ++r) {
         for (int i = 0; i < stride; ++i) {
@@ -118,8 +121,10 @@ TEST_P(EpilogueTest, Linear1RoundsAndScalesInOrder) {
     rounded[i] = format::bf16_to_float(format::bf16_from_float(plain[i]));
   }
   uint16_t from_plain[kGatedColumns], from_rounded[kGatedColumns];
-  ops().linear1[0][0]({plain.data(), 1, kGatedColumns, nullptr, nullptr, nullptr, nullptr, &params, from_plain, 0});
-  ops().linear1[0][0]({rounded.data(), 1, kGatedColumns, nullptr, nullptr, nullptr, nullptr, &params, from_rounded, 0});
+  ops().linear1[0][0](
+      {plain.data(), 1, kGatedColumns, nullptr, nullptr, nullptr, nullptr, nullptr, &params, from_plain, 0});
+  ops().linear1[0][0]({rounded.data(), 1, kGatedColumns, nullptr, nullptr, nullptr, nullptr, nullptr, &params,
+                       from_rounded, 0});
   EXPECT_EQ(0, std::memcmp(from_plain, from_rounded, sizeof(from_plain)));
 
   Guarded<int32_t> sums(kPanelColumns), ones(kPanelColumns);
@@ -133,8 +138,10 @@ TEST_P(EpilogueTest, Linear1RoundsAndScalesInOrder) {
     ones[i] = 1;
   }
   float direct[kGatedColumns], by_hand[kGatedColumns];
-  ops().linear1[1][0]({sums.data(), 1, kGatedColumns, column_scales.data(), nullptr, &row_scale, nullptr, &params, direct, 0});
-  ops().linear1[1][0]({ones.data(), 1, kGatedColumns, values.data(), nullptr, &one, nullptr, &params, by_hand, 0});
+  ops().linear1[1][0]({sums.data(), 1, kGatedColumns, column_scales.data(), nullptr, nullptr, &row_scale,
+                       nullptr, &params, direct, 0});
+  ops().linear1[1][0](
+      {ones.data(), 1, kGatedColumns, values.data(), nullptr, nullptr, &one, nullptr, &params, by_hand, 0});
   EXPECT_EQ(0, std::memcmp(direct, by_hand, sizeof(direct)));
 }
 

@@ -42,9 +42,21 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
       {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 2; },
        "combine_quant_mode = 2: expected one of 0, 3, 4"},
       {"comm_alg", [](BufferConfig& c) { c.comm_alg = "ring"; }, "comm_alg = \"ring\": expected \"\""},
-      {"weights type", [](BufferConfig& c) { c.topk_weights_type = 2; }, "topk_weights_type = 2: expected 0 or 1"},
-      {"topo", [](BufferConfig& c) { c.topo_type = 2; }, "topo_type = 2: expected 0"},
-      {"comm mode", [](BufferConfig& c) { c.combine_comm_mode = 1; }, "combine_comm_mode = 1: expected 0"},
+      {"weights type", [](BufferConfig& c) { c.topk_weights_type = 2; },
+       "topk_weights_type = 2: expected 0 or 1"},
+      {"topo", [](BufferConfig& c) { c.topo_type = 3; }, "topo_type = 3: expected 0 or 1 or 2"},
+      {"comm mode", [](BufferConfig& c) { c.combine_comm_mode = 3; },
+       "combine_comm_mode = 3: expected 0 or 1 or 2"},
+      {"merge and topology", [](BufferConfig& c) { c.combine_comm_mode = 2; },
+       "topo_type = 0: expected 1 or 2 with combine_comm_mode 2"},
+      {"merge and codes",
+       [](BufferConfig& c) {
+         c.combine_comm_mode = 1;
+         c.combine_quant_mode = 3;
+       },
+       "combine_quant_mode = 3: expected 0 with combine_comm_mode 1"},
+      {"domains", [](BufferConfig& c) { c.topo_type = 1; },
+       "rank_num_per_server = 2: expected a divisor of the 1 ranks"},
       {"profile", [](BufferConfig& c) { c.profile = "tpu"; }, "profile = \"tpu\": expected one of cpu"},
   };
   const TestLayer layer(kShape, 1);

@@ -113,16 +113,13 @@ TEST(Faults, ARankKilledAtARandomMomentNeverHangsOrCorruptsTheOthers) {
   for (int round = 0; round < 6; ++round) {
     const auto delay = std::chrono::microseconds(500 + random() % 20000);
     const std::vector<test::Outcome> outcomes = test::run_shm(3, [&](const Group& group) {
-      std::thread killer;
-      if (group.rank() == 1) {
-        killer = std::thread([&] {
+      return run_rank(layer, tokens, group, 1, 1'000'000, [&](int call) {
+        if (group.rank() != 1 || call != 0) return;
+        std::thread([delay] {
           std::this_thread::sleep_for(delay);
           raise(SIGKILL);
-        });
-      }
-      const std::string text = run_rank(layer, tokens, group, 1, 1'000'000);
-      if (killer.joinable()) killer.join();
-      return text;
+        }).detach();
+      });
     });
     for (const int r : {0, 2}) {
       const std::string& text = outcomes[static_cast<size_t>(r)].text;

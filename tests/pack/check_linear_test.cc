@@ -53,7 +53,9 @@ TEST(CheckLinear, Tensors) {
                "weight1 has no tensors: expected one stacked tensor or one per local expert");
   LinearWeights w;
   w.weight = {tensor(DType::kFloat32, {4, 8, 6})};
-  expect_error(w, true, Code::kInvalidType, "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, float4_e2m1 or int32 (eight int4)");
+  expect_error(w, true, Code::kInvalidType,
+               "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, "
+               "float4_e2m1 or int32 (eight int4)");
   w.weight = {tensor(DType::kBFloat16, {8, 6}), tensor(DType::kInt8, {8, 6})};
   expect_error(w, true, Code::kInvalidType, "weight1[1] has type int8: expected bfloat16 like weight1[0]");
   w.weight[1] = tensor(DType::kBFloat16, {8, 5});
@@ -82,9 +84,10 @@ TEST(CheckLinear, Sizes) {
   EXPECT_TRUE(pack::check_linear(bf16({4, 8, 7}), false, "weight2"));
   LinearWeights w = int8();
   w.weight = {tensor(DType::kInt8, {4, 131072, 6})};
-  expect_error(w, true, Code::kInvalidArgument,
-               "weight1 has shape (4, 131072, 6): expected K of at most 131071 with integer weights, so that sums fit "
-               "into 32 bits");
+  expect_error(
+      w, true, Code::kInvalidArgument,
+      "weight1 has shape (4, 131072, 6): expected K of at most 131071 with integer weights, so that sums fit "
+      "into 32 bits");
   expect_error(bf16({int64_t{1} << 40, 1 << 20, 1 << 20}), true, Code::kInvalidArgument,
                "weight1 has shape (1099511627776, 1048576, 1048576): expected a size in bytes below 2^63");
 }
