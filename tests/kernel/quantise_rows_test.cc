@@ -41,7 +41,7 @@ std::vector<uint8_t> packed_codes(const RuleInfo& info, const std::vector<uint8_
 std::vector<uint8_t> scale_bytes(const QuantisedRow& row) {
   if (row.scale_type != DType::kFloat32) return row.scale_bytes;
   std::vector<uint8_t> bytes(row.scales.size() * sizeof(float));
-  std::memcpy(bytes.data(), row.scales.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), row.scales.data(), bytes.size());
   return bytes;
 }
 
