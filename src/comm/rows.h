@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/split.h"
 #include "comm/exchange.h"
 #include "comm/layout.h"
 
@@ -31,18 +32,14 @@ class RowPlan {
     return (total_[expert] + input_.block_rows - 1) / input_.block_rows;
   }
   /// First row of block b inside its expert; block b ends where block b + 1 starts.
-  int64_t block_begin(int64_t expert, int64_t b) const { return total_[expert] * b / blocks(expert); }
-  int64_t block_rows(int64_t expert, int64_t b) const {
-    return block_begin(expert, b + 1) - block_begin(expert, b);
-  }
+  int64_t block_begin(int64_t expert, int64_t b) const { return split(expert).begin(b); }
+  int64_t block_rows(int64_t expert, int64_t b) const { return split(expert).size(b); }
   /// The block that holds a row of an expert.
-  int64_t block_of(int64_t expert, int64_t row) const {
-    int64_t b = row * blocks(expert) / total_[expert];
-    while (block_begin(expert, b + 1) <= row) ++b;
-    return b;
-  }
+  int64_t block_of(int64_t expert, int64_t row) const { return split(expert).part_of(row); }
 
  private:
+  base::EvenSplit split(int64_t expert) const { return {total_[expert], blocks(expert)}; }
+
   LayoutInput input_;
   std::vector<int64_t> total_, first_row_, first_block_, self_offset_;
 };

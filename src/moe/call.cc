@@ -94,12 +94,11 @@ void Call::plan_blocks() {
     }
   }
   std::fill(owner_.shared.arrived.begin(), owner_.shared.arrived.end(), 0u);
-  const int64_t each = base::ceil_div(tokens_, kBlockRows);
+  const base::EvenSplit split = shared_split();
   for (int64_t expert = 0; expert < shared_experts(); ++expert) {
-    for (int64_t b = 0; b < each; ++b) {
-      const int64_t begin = tokens_ * b / each;
-      const int64_t index = expert * each + b;
-      blocks.push_back({kShared, index, expert, expert * tokens_ + begin, tokens_ * (b + 1) / each - begin,
+    for (int64_t b = 0; b < split.parts; ++b) {
+      const int64_t index = expert * split.parts + b;
+      blocks.push_back({kShared, index, expert, expert * tokens_ + split.begin(b), split.size(b),
                         owner_.shared.arrived.data() + index});
     }
   }

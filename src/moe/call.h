@@ -4,6 +4,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "base/split.h"
 #include "comm/dispatch.h"
 #include "comm/session.h"
 #include "moe/buffer.h"
@@ -94,6 +95,8 @@ class Call {
   const Rows& rows_of(const Block& block) const { return rows_[block.set]; }
   std::byte* place(const Block& block, const comm::RowHome& home) const;
   int64_t shared_experts() const { return plan_.shared().experts; }
+  /// This rank's tokens in blocks, the same for every shared expert.
+  base::EvenSplit shared_split() const { return {tokens_, base::ceil_div(tokens_, kBlockRows)}; }
   /// Rows that come back for a token: its used slots and its shared experts.
   uint32_t expected(int64_t token) const {
     return owner_.token_map.used(token) + static_cast<uint32_t>(shared_experts());

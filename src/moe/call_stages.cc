@@ -63,7 +63,7 @@ void Call::send_token(int64_t token, const Scratch& scratch) {
 
 // The token, encoded for the shared experts, as one row of each of them.
 void Call::share_token(int64_t token, const uint16_t* row, const Scratch& scratch) {
-  const Codec& codec = *plan_.shared().token_codec;
+  const Codec& codec = *plan_.shared().scenario->token_codec;
   comm::TokenRow encoded{row, scratch.scales};
   if (codec.encodes()) {
     codec.encode(*plan_.ops, row, DType::kBFloat16, owner_.config.hidden, scratch.codes, scratch.scales);
@@ -73,11 +73,10 @@ void Call::share_token(int64_t token, const uint16_t* row, const Scratch& scratc
 }
 
 void Call::share_codes(int64_t token, const comm::TokenRow& row) {
-  const Codec& codec = *plan_.shared().token_codec;
+  const Codec& codec = *plan_.shared().scenario->token_codec;
   SharedRows& memory = owner_.shared;
-  const int64_t blocks = base::ceil_div(tokens_, kBlockRows);
-  int64_t block = token * blocks / tokens_;
-  while (tokens_ * (block + 1) / blocks <= token) ++block;
+  const base::EvenSplit split = shared_split();
+  const int64_t block = split.part_of(token);
   for (int64_t expert = 0; expert < shared_experts(); ++expert) {
     const auto at = static_cast<size_t>(expert * tokens_ + token);
     std::memcpy(memory.codes.data() + at * memory.code_stride, row.codes,
@@ -86,8 +85,9 @@ void Call::share_codes(int64_t token, const comm::TokenRow& row) {
                 static_cast<size_t>(codec.scale_bytes(owner_.config.hidden)));
     reinterpret_cast<comm::RowHome*>(memory.homes.data())[at] = {
         owner_.group.rank(), static_cast<int16_t>(expert), static_cast<int16_t>(expected(token)), token};
-    const std::atomic_ref<uint32_t> arrived(memory.arrived[static_cast<size_t>(expert * blocks + block)]);
-    const auto target = static_cast<uint32_t>(tokens_ * (block + 1) / blocks - tokens_ * block / blocks);
+    const std::atomic_ref<uint32_t> arrived(
+        memory.arrived[static_cast<size_t>(expert * split.parts + block)]);
+    const auto target = static_cast<uint32_t>(split.size(block));
     if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == target) session_.ring(session_.rank());
   }
 }
@@ -95,7 +95,7 @@ void Call::share_codes(int64_t token, const comm::TokenRow& row) {
 void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   const Rows& rows = rows_of(block);
   const LinearPlan& linear = rows.plan->linear1;
-  const Codec& codec = *rows.plan->token_codec;
+  const Codec& codec = *rows.plan->scenario->token_codec;
   const int64_t k = linear.geometry().k;
   const int64_t tiles = linear.tiles(block.rows);
   const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);

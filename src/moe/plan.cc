@@ -83,7 +83,6 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
 
 void bind_kernels(const Scenario& scenario, Isa isa, ExpertPlan& plan) {
   plan.scenario = &scenario;
-  plan.token_codec = scenario.token_codec;
   plan.linear1.gemm = &kernel::gemm_for(scenario.family1, isa);
   plan.linear2.gemm = &kernel::gemm_for(scenario.family2, isa);
 }

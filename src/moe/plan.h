@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/split.h"
 #include "kernel/registry.h"
 #include "megamoe/mega_moe.h"
 #include "moe/buffer.h"
@@ -26,7 +27,9 @@ struct LinearPlan {
   /// Tiles that `rows` rows are split into, evenly, never taller than the kernel's register tile.
   int64_t tiles(int64_t rows) const { return base::ceil_div(rows, gemm->max_rows); }
   /// First row of tile t of `rows` rows; tile t ends where tile t + 1 starts.
-  static int64_t tile_begin(int64_t rows, int64_t tiles, int64_t t) { return rows * t / tiles; }
+  static int64_t tile_begin(int64_t rows, int64_t tiles, int64_t t) {
+    return base::EvenSplit{rows, tiles}.begin(t);
+  }
   /// Bytes between the packed tiles of a block.
   size_t tile_stride() const {
     return base::round_up(gemm->packed_bytes(gemm->max_rows, geometry().k), base::kCacheLine);
@@ -36,7 +39,6 @@ struct LinearPlan {
 /// The experts of one set of rows, bound to kernels.
 struct ExpertPlan {
   const Scenario* scenario = nullptr;  ///< null where there are no experts
-  const Codec* token_codec = nullptr;
   LinearPlan linear1, linear2;
   int64_t experts = 0;
 };
