@@ -290,6 +290,14 @@ Result<int64_t> Case::integer(const std::string& attr, int64_t fallback) const {
   return attribute<int64_t>(*this, attr, fallback, "an integer");
 }
 
+Result<double> Case::number(const std::string& attr, double fallback) const {
+  const auto found = attrs.find(attr);
+  if (found != attrs.end() && std::holds_alternative<int64_t>(found->second)) {
+    return static_cast<double>(std::get<int64_t>(found->second));
+  }
+  return attribute<double>(*this, attr, fallback, "a number");
+}
+
 Result<bool> Case::flag(const std::string& attr, bool fallback) const {
   return attribute<bool>(*this, attr, fallback, "true or false");
 }

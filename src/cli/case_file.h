@@ -59,10 +59,14 @@ struct Case {
   /// Attribute values; the fallback where the attribute is absent or null, an error where its type is another
   /// one.
   Result<int64_t> integer(const std::string& attr, int64_t fallback) const;
+  Result<double> number(const std::string& attr, double fallback) const;
   Result<bool> flag(const std::string& attr, bool fallback) const;
   Result<std::string> text(const std::string& attr, const std::string& fallback) const;
   Result<std::vector<double>> numbers(const std::string& attr) const;
 };
+
+/// What an operator wrote, in the order of Case::expected. Without expected tensors it is empty.
+using CaseOutputs = std::vector<std::vector<std::byte>>;
 
 /// Reads a case with all its tensors. Malformed files are errors that name file and key.
 Result<Case> load_case(const std::string& directory);

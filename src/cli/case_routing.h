@@ -1,14 +1,25 @@
 // Test cases of the routing operators.
 #pragma once
 
-#include "cli/case_run.h"
+#include <optional>
+#include <tuple>
+
+#include "cli/case_file.h"
+#include "megamoe/routing.h"
 
 namespace megamoe::cli {
 
-Result<CaseOutputs> run_moe_init_routing_v3(const Case& test, const CommonOptions& common);
-Result<CaseOutputs> run_moe_token_permute(const Case& test, const CommonOptions& common);
-Result<CaseOutputs> run_moe_token_permute_grad(const Case& test, const CommonOptions& common);
-Result<CaseOutputs> run_moe_token_unpermute(const Case& test, const CommonOptions& common);
-Result<CaseOutputs> run_moe_token_unpermute_grad(const Case& test, const CommonOptions& common);
+/// Functions that run in place of the operators, for example those of the reference.
+using RoutingStandIns =
+    std::tuple<Status (*)(const MoeInitRoutingArgs&, const MoeInitRoutingOutputs&),
+               Status (*)(const MoeTokenPermuteArgs&, const MoeTokenPermuteOutputs&),
+               Status (*)(const MoeTokenPermuteGradArgs&, const MoeTokenPermuteGradOutputs&),
+               Status (*)(const MoeTokenUnpermuteArgs&, const MoeTokenUnpermuteOutputs&),
+               Status (*)(const MoeTokenUnpermuteGradArgs&, const MoeTokenUnpermuteGradOutputs&),
+               Status (*)(const MoeGatingTopKArgs&, const MoeGatingTopKOutputs&)>;
+
+/// Nothing if the case is not one of a routing operator.
+std::optional<Result<CaseOutputs>> run_routing_case(const Case& test, const RoutingOptions& options,
+                                                    const RoutingStandIns* stand_ins = nullptr);
 
 }  // namespace megamoe::cli

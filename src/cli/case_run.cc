@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cli/case_attributes.h"
 #include "cli/case_quant.h"
 #include "cli/case_routing.h"
 #include "cli/layer_job.h"
@@ -43,39 +44,6 @@ struct Settings {
   BufferConfig config;
   Activation activation;
   DType shared_expert_quant_out_dtype = DType::kUndefined;
-};
-
-/// Reads attributes until the first one of a wrong type.
-class Attributes {
- public:
-  explicit Attributes(const Case& test) : test_(test) {}
-  void read(const char* name, int64_t& out) { take(test_.integer(name, out), out); }
-  void read(const char* name, int& out) {
-    int64_t value = out;
-    take(test_.integer(name, value), value);
-    out = static_cast<int>(std::clamp<int64_t>(value, INT32_MIN, INT32_MAX));
-  }
-  void read(const char* name, std::string& out) { take(test_.text(name, out), out); }
-  void read(const char* name, DType& out) {
-    int code = dtype_op_code(out);
-    read(name, code);
-    if (status_) take(dtype_from_op_code(code), out);
-  }
-  void read(const char* name, std::vector<double>& out) { take(test_.numbers(name), out); }
-  const Status& status() const { return status_; }
-
- private:
-  template <class T>
-  void take(Result<T> result, T& out) {
-    if (!status_) return;
-    if (result) {
-      out = std::move(*result);
-    } else {
-      status_ = result.status();
-    }
-  }
-  const Case& test_;
-  Status status_;
 };
 
 /// Parameters in the operator's order.
@@ -218,18 +186,10 @@ constexpr struct {
   const char* op;
   Result<CaseOutputs> (*run)(const Case&, const CommonOptions&);
 } kOperators[] = {
-    {"mega_moe", run_mega_moe},
-    {"cast", run_cast},
-    {"decode", run_decode},
-    {"int8_per_token", run_int8_per_token},
-    {"layout", run_layout},
-    {"mx_dequant", run_mx_dequant},
+    {"mega_moe", run_mega_moe}, {"cast", run_cast},
+    {"decode", run_decode},     {"int8_per_token", run_int8_per_token},
+    {"layout", run_layout},     {"mx_dequant", run_mx_dequant},
     {"mx_quant", run_mx_quant},
-    {"moe_init_routing_v3", run_moe_init_routing_v3},
-    {"moe_token_permute", run_moe_token_permute},
-    {"moe_token_permute_grad", run_moe_token_permute_grad},
-    {"moe_token_unpermute", run_moe_token_unpermute},
-    {"moe_token_unpermute_grad", run_moe_token_unpermute_grad},
 };
 
 }  // namespace
@@ -237,6 +197,9 @@ constexpr struct {
 Result<CaseOutputs> run_case(const Case& test, const CommonOptions& common) {
   for (const auto& row : kOperators) {
     if (test.op == row.op) return row.run(test, common);
+  }
+  if (auto result = run_routing_case(test, {.threads = common.threads, .isa = common.isa})) {
+    return *std::move(result);
   }
   return Status(Code::kUnsupported, "op " + test.op + " is not supported");
 }

@@ -9,6 +9,7 @@
 
 #include "cli/case_compare.h"
 #include "cli/case_file.h"
+#include "cli/case_routing.h"
 #include "megamoe/reference.h"
 
 namespace megamoe::reference {
@@ -158,6 +159,41 @@ TEST_P(MegaMoeVectors, MatchesExpected) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Vectors, MegaMoeVectors, testing::ValuesIn(names("mm_")),
+                         [](const auto& info) { return info.param; });
+
+std::vector<std::string> routing_names() {
+  std::vector<std::string> found;
+  for (const char* prefix : {"ir_", "tp_", "tu_", "err_ir_", "err_tp_"}) {
+    for (std::string& name : names(prefix)) found.push_back(std::move(name));
+  }
+  return found;
+}
+
+class RoutingVectors : public testing::TestWithParam<std::string> {};
+
+TEST_P(RoutingVectors, MatchesExpected) {
+  Result<cli::Case> test = cli::load_case(kVectors + "/" + GetParam());
+  ASSERT_TRUE(test) << test.status().message();
+  const cli::RoutingStandIns operators = {moe_init_routing_v3,      moe_token_permute,
+                                          moe_token_permute_grad,   moe_token_unpermute,
+                                          moe_token_unpermute_grad, moe_gating_top_k};
+  const auto outputs = cli::run_routing_case(*test, {}, &operators);
+  ASSERT_TRUE(outputs) << test->op;
+  if (test->expects_error()) {
+    EXPECT_NE(outputs->status().message().find(test->error_arg), std::string::npos)
+        << outputs->status().message();
+    return;
+  }
+  ASSERT_TRUE(*outputs) << outputs->status().message();
+  const cli::CaseOutputs& bytes = outputs->value();
+  ASSERT_EQ(bytes.size(), test->expected.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const cli::CompareResult result = cli::compare(test->expected[i], bytes[i]);
+    EXPECT_TRUE(result.pass) << test->expected[i].key << ": " << result.message;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Vectors, RoutingVectors, testing::ValuesIn(routing_names()),
                          [](const auto& info) { return info.param; });
 
 class MegaMoeErrors : public testing::TestWithParam<std::string> {};
