@@ -60,6 +60,12 @@ struct DecodePanel {
   void* strip;  ///< 64-byte aligned
 };
 
+/// Sizes of groups of K that may have scales of their own.
+inline constexpr int64_t kGroupSizes[] = {32, 64, 128};
+constexpr int64_t groups_of(int64_t k, int64_t group) {
+  return (k + group - 1) / group;
+}
+
 /// A row tile of activations in the form the tile function reads.
 struct PackRows {
   const void* codes;    ///< first row: bf16 or s8 codes, k per row
@@ -67,6 +73,11 @@ struct PackRows {
   int rows;             ///< 1 .. max_rows
   int64_t k;
   void* out;  ///< packed_bytes(rows, k) bytes, 64-byte aligned
+  // Group kernels only.
+  int64_t group = 0;  ///< k per group, one of kGroupSizes
+  const float* scales =
+      nullptr;                ///< first row: a factor per group, powers of two with the s8 family, or null
+  ptrdiff_t scale_bytes = 0;  ///< distance between rows of factors
 };
 
 /// C[rows][32] = A[rows][k] x panel[k][32], as float (bf16 family) or int32 (s8 family). The value of a row
@@ -81,11 +92,17 @@ struct Tile {
   const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working; null: what
                                ///< follows in memory, as for panels that are read once
   int64_t prefetch_bytes;      ///< how many of them to spread over this tile
+  // Group kernels only: C, always float, is the sum over the groups in ascending order of scale[group][col] *
+  // fl(T * row scale[row][group]), T being the product of the group alone; one fused multiply-add for each
+  // group, or two roundings where the level has none.
+  int64_t group = 0;                    ///< k per group, as packed; column_sums are then [groups][32]
+  bool row_scaled = false;              ///< the rows were packed with factors
+  const float* group_scales = nullptr;  ///< [groups][32]
 };
 
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
 struct Gemm {
-  const char* name;  ///< "bf16_f32_12x32_avx512"
+  const char* name;  ///< "bf16_f32_12x32_avx512", "s8_groups_7x32_avx512_vnni"
   Isa isa;
   Family family;
   int max_rows;

@@ -8,35 +8,59 @@ namespace {
 
 constexpr const Gemm* kGemms[] = {
 #define MEGAMOE_GEMM(level, symbol) &isa_##level::symbol,
+#define MEGAMOE_GROUP_GEMM(level, symbol)
 #define MEGAMOE_ROW_OPS(level)
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
+#undef MEGAMOE_GROUP_GEMM
+#undef MEGAMOE_ROW_OPS
+};
+
+constexpr const Gemm* kGroupGemms[] = {
+#define MEGAMOE_GEMM(level, symbol)
+#define MEGAMOE_GROUP_GEMM(level, symbol) &isa_##level::symbol,
+#define MEGAMOE_ROW_OPS(level)
+#include "kernel/kernels.inc"
+#undef MEGAMOE_GEMM
+#undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
 };
 
 constexpr const RowOps* kRowOps[] = {
 #define MEGAMOE_GEMM(level, symbol)
+#define MEGAMOE_GROUP_GEMM(level, symbol)
 #define MEGAMOE_ROW_OPS(level) &isa_##level::row_ops,
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
+#undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
 };
+
+const Gemm& highest(std::span<const Gemm* const> gemms, Family family, Isa isa) {
+  const Gemm* best = nullptr;
+  for (const Gemm* gemm : gemms) {
+    if (gemm->family == family && gemm->isa <= isa && (best == nullptr || gemm->isa > best->isa)) best = gemm;
+  }
+  return *best;  // the generic level has both families
+}
 
 }  // namespace
 
 std::span<const Gemm* const> all_gemms() {
   return kGemms;
 }
+std::span<const Gemm* const> all_group_gemms() {
+  return kGroupGemms;
+}
 std::span<const RowOps* const> all_row_ops() {
   return kRowOps;
 }
 
 const Gemm& gemm_for(Family family, Isa isa) {
-  const Gemm* best = nullptr;
-  for (const Gemm* gemm : kGemms) {
-    if (gemm->family == family && gemm->isa <= isa && (best == nullptr || gemm->isa > best->isa)) best = gemm;
-  }
-  return *best;  // the generic level has both families
+  return highest(kGemms, family, isa);
+}
+const Gemm& group_gemm_for(Family family, Isa isa) {
+  return highest(kGroupGemms, family, isa);
 }
 
 const RowOps& row_ops_for(Isa isa) {

@@ -10,11 +10,14 @@ namespace megamoe::kernel {
 
 /// Every matrix kernel built into the library, lowest level first.
 std::span<const Gemm* const> all_gemms();
+/// Those with scales per group of K.
+std::span<const Gemm* const> all_group_gemms();
 /// Every table of row operations, lowest level first.
 std::span<const RowOps* const> all_row_ops();
 
 /// The kernel of the highest level not above `isa`.
 const Gemm& gemm_for(Family family, Isa isa);
+const Gemm& group_gemm_for(Family family, Isa isa);
 const RowOps& row_ops_for(Isa isa);
 
 }  // namespace megamoe::kernel

@@ -126,6 +126,7 @@ struct F32 {
   static F32 load(const format::Float16* p) {
     return widen_half(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static F32 load_converted(const float* p) { return load(p); }
   static F32 load_converted(const int32_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }

@@ -111,6 +111,7 @@ struct F32 {
   static F32 load(const format::Float16* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+  static F32 load_converted(const float* p) { return load(p); }
   static F32 load_converted(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
   static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
   static void store(uint16_t* p, F32 x) { store(p, x, kLanes); }

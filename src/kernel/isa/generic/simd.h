@@ -77,6 +77,7 @@ struct F32 {
   /// Twice as many bfloat16 values as lanes: even columns and odd ones.
   static Pair load_pairs(const uint16_t* p);
   static F32 load(const format::Float16* p) { return {format::f16_to_float(p->bits)}; }
+  static F32 load_converted(const float* p) { return load(p); }
   static F32 load_converted(const int32_t* p) { return {static_cast<float>(*p)}; }
   static void store(float* p, F32 x) { *p = x.v; }
   static void store(uint16_t* p, F32 x) { *p = format::bf16_from_float(x.v); }
