@@ -230,7 +230,10 @@ LinearWeights expert_range(const LinearWeights& weights, int64_t begin, int64_t 
   result.k_last = weights.k_last;
   result.weight = cut(weights.weight, 3);
   result.up = cut(weights.up, 3);
-  result.scale = cut(weights.scale, 2);
+  // One float32 per channel, or E8M0 pairs along the reduction.
+  const bool grouped = !weights.scale.empty() && weights.scale[0].dtype == DType::kFloat8E8M0;
+  result.scale = cut(weights.scale, grouped ? 4 : 2);
+  result.bias = cut(weights.bias, 2);
   return result;
 }
 

@@ -1,45 +1,47 @@
-// Weights of a bfloat16 checkpoint -> int8 with one scale per output channel.
+// Weights of a bfloat16 checkpoint -> codes and scales of a quantisation rule.
 #include "checkpoint/quantise.h"
 
-#include <cmath>
+#include <algorithm>
 #include <string>
+#include <vector>
 
-#include "format/bf16.h"
+#include "format/int4.h"
+#include "format/packed.h"
+#include "megamoe/quantise.h"
 
 namespace megamoe::checkpoint {
 namespace {
 
-constexpr float kLargestCode = 127.0f;
-
-/// The codes of one channel of `k` elements that lie `step` apart; returns its scale.
-float quantise_channel(const uint16_t* source, int64_t k, int64_t step, int8_t* codes) {
-  float largest = 0.0f;
-  for (int64_t i = 0; i < k; ++i) {
-    const float magnitude = std::fabs(format::bf16_to_float(source[i * step]));
-    if (magnitude > largest) largest = magnitude;  // fmax would let a signalling NaN through
-  }
-  const float scale = largest / kLargestCode;
-  for (int64_t i = 0; i < k; ++i) {
-    const float code = std::nearbyint(format::bf16_to_float(source[i * step]) / scale);
-    // NaN comes from a NaN element or a scale of 0; a subnormal scale is coarse enough to give codes past the
-    // last one.
-    codes[i] = std::isnan(code)
-                   ? int8_t{0}
-                   : static_cast<int8_t>(std::fmin(std::fmax(code, -kLargestCode), kLargestCode));
-  }
-  return scale;
+Status invalid(const std::string& what) {
+  return Status(Code::kInvalidArgument, "quantise: " + what);
 }
 
-}  // namespace
-
-Result<std::unique_ptr<QuantisedLinear>> quantise_int8(const LinearWeights& weights) {
-  auto invalid = [](const std::string& what) { return Status(Code::kInvalidArgument, "quantise: " + what); };
+/// The checked sizes of a layer. Gate and up tensors are parts of one matrix.
+struct Source {
   struct Part {
     const std::vector<TensorView>* list;
     int64_t first_channel;
   };
   std::vector<Part> parts;
   int64_t experts = 0, k = 0, channels = 0;
+  bool k_last = false;
+
+  /// Expert e of a part as (channels, K), whatever its order in memory.
+  TensorView matrix(const Part& part, int64_t e) const {
+    const bool stacked = (*part.list)[0].dims == 3;
+    const TensorView& t = (*part.list)[stacked ? 0 : static_cast<size_t>(e)];
+    const int n = t.dims - (k_last ? 2 : 1), inner = t.dims - (k_last ? 1 : 2);
+    TensorView rows(static_cast<const uint16_t*>(t.data) + (stacked ? e * t.strides[0] : 0), t.dtype,
+                    {t.shape[n], k});
+    rows.strides[0] = t.strides[n];
+    rows.strides[1] = t.strides[inner];
+    return rows;
+  }
+};
+
+Result<Source> check(const LinearWeights& weights) {
+  Source source;
+  source.k_last = weights.k_last;
   for (const auto* list : {&weights.weight, &weights.up}) {
     if (list->empty()) continue;
     const TensorView& first = (*list)[0];
@@ -55,45 +57,97 @@ Result<std::unique_ptr<QuantisedLinear>> quantise_int8(const LinearWeights& weig
         return invalid("weights have shape " + t.shape_text() + ": expected " + first.shape_text());
       }
     }
-    const int64_t list_experts = stacked ? first.shape[0] : static_cast<int64_t>(list->size());
-    const int64_t list_k = first.shape[first.dims - (weights.k_last ? 1 : 2)];
-    if (!parts.empty() && (list_experts != experts || list_k != k)) {
+    const int64_t experts = stacked ? first.shape[0] : static_cast<int64_t>(list->size());
+    const int64_t k = first.shape[first.dims - (weights.k_last ? 1 : 2)];
+    if (!source.parts.empty() && (experts != source.experts || k != source.k)) {
       return invalid("up tensors have shape " + first.shape_text() + ": expected that of the gate tensors");
     }
-    experts = list_experts;
-    k = list_k;
-    parts.push_back({list, channels});
-    channels += first.shape[first.dims - (weights.k_last ? 2 : 1)];
+    source.experts = experts;
+    source.k = k;
+    source.parts.push_back({list, source.channels});
+    source.channels += first.shape[first.dims - (weights.k_last ? 2 : 1)];
   }
-  if (parts.empty()) return invalid("no weights: expected at least one tensor");
+  if (source.parts.empty()) return invalid("no weights: expected at least one tensor");
+  return source;
+}
+
+/// A rule whose codes and scales are those of weights.
+Result<QuantRuleInfo> weight_rule(std::string_view name) {
+  const std::vector<QuantRuleInfo> rules = quant_rules();
+  const auto found =
+      std::find_if(rules.begin(), rules.end(), [&](const QuantRuleInfo& rule) { return name == rule.name; });
+  const bool per_channel = found != rules.end() && found->group == 0 && found->scales == DType::kFloat32;
+  if (per_channel || (found != rules.end() && found->scales == DType::kFloat8E8M0)) return *found;
+  return invalid("rule = " + std::string(name) +
+                 ": expected one with float32 scales of whole rows or with E8M0 scales");
+}
+
+Result<std::byte*> reserve(base::Pages& pages, int64_t bytes, bool huge) {
+  auto made = base::Pages::allocate(static_cast<size_t>(bytes), huge);
+  if (!made) return made.status();
+  pages = std::move(*made);
+  return pages.data();
+}
+
+/// 8 * sum(w) * scale of every channel: what the halves of an int8 token code leave out.
+void compensate(const std::byte* codes, const float* scales, int64_t channels, int64_t k, float* biases) {
+  for (int64_t c = 0; c < channels; ++c) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < k; ++i) {
+      sum += format::int4_to_int(static_cast<uint8_t>(format::read_code(codes, 4, c * k + i)));
+    }
+    biases[c] = 8.0f * (static_cast<float>(sum) * scales[c]);
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights,
+                                                         std::string_view rule_name) {
+  Result<Source> source = check(weights);
+  if (!source) return source.status();
+  Result<QuantRuleInfo> rule = weight_rule(rule_name);
+  if (!rule) return rule.status();
+  const int64_t experts = source->experts, channels = source->channels, k = source->k;
+  const int bits = dtype_bits(rule->codes);
+  if (bits == 4 && k % 2 != 0) {
+    return invalid("weights have a reduction of " + std::to_string(k) + ": expected an even one with " +
+                   dtype_name(rule->codes));
+  }
+  const bool grouped = rule->scales == DType::kFloat8E8M0;
+  const int64_t pairs = (k + 63) / 64;
+  const int64_t code_bytes = k * bits / 8;  // of one channel
+  const int64_t scale_bytes = grouped ? pairs * 2 : static_cast<int64_t>(sizeof(float));
 
   auto result = std::make_unique<QuantisedLinear>();
-  auto codes = base::Pages::allocate(static_cast<size_t>(experts * channels * k), /*huge=*/true);
+  auto codes = reserve(result->codes_, experts * channels * code_bytes, /*huge=*/true);
   if (!codes) return codes.status();
-  auto scales =
-      base::Pages::allocate(static_cast<size_t>(experts * channels) * sizeof(float), /*huge=*/false);
+  auto scales = reserve(result->scales_, experts * channels * scale_bytes, /*huge=*/false);
   if (!scales) return scales.status();
-  result->codes_ = std::move(*codes);
-  result->scales_ = std::move(*scales);
-  auto* const code_data = reinterpret_cast<int8_t*>(result->codes_.data());
-  auto* const scale_data = reinterpret_cast<float*>(result->scales_.data());
-  for (const Part& part : parts) {
+  for (const Source::Part& part : source->parts) {
     for (int64_t e = 0; e < experts; ++e) {
-      const bool stacked = (*part.list)[0].dims == 3;
-      const TensorView& t = (*part.list)[stacked ? 0 : static_cast<size_t>(e)];
-      const int64_t n = t.shape[t.dims - (weights.k_last ? 2 : 1)];
-      const int64_t n_step = t.strides[t.dims - (weights.k_last ? 2 : 1)];
-      const int64_t k_step = t.strides[t.dims - (weights.k_last ? 1 : 2)];
-      const uint16_t* const matrix = static_cast<const uint16_t*>(t.data) + (stacked ? e * t.strides[0] : 0);
-      for (int64_t c = 0; c < n; ++c) {
-        const int64_t channel = e * channels + part.first_channel + c;
-        scale_data[channel] = quantise_channel(matrix + c * n_step, k, k_step, code_data + channel * k);
-      }
+      const TensorView rows = source->matrix(part, e);
+      const int64_t channel = e * channels + part.first_channel;
+      const int64_t n = rows.shape[0];
+      const TensorRef code_rows(*codes + channel * code_bytes, rule->codes, {n, k});
+      std::byte* const scale_rows = *scales + channel * scale_bytes;
+      MEGAMOE_RETURN_IF_ERROR(quantise(rule_name, rows, code_rows,
+                                       grouped ? TensorRef(scale_rows, rule->scales, {n, pairs, 2})
+                                               : TensorRef(scale_rows, rule->scales, {n})));
     }
   }
-  result->weights_.k_last = true;
-  result->weights_.weight = {TensorView(code_data, DType::kInt8, {experts, channels, k})};
-  result->weights_.scale = {TensorView(scale_data, DType::kFloat32, {experts, channels})};
+  LinearWeights& view = result->weights_;
+  view.k_last = true;
+  view.weight = {TensorView(*codes, rule->codes, {experts, channels, k})};
+  view.scale = {grouped ? TensorView(*scales, rule->scales, {experts, channels, pairs, 2})
+                        : TensorView(*scales, rule->scales, {experts, channels})};
+  if (rule->codes == DType::kInt4) {
+    auto biases = reserve(result->biases_, experts * channels * static_cast<int64_t>(sizeof(float)), false);
+    if (!biases) return biases.status();
+    compensate(*codes, reinterpret_cast<const float*>(*scales), experts * channels, k,
+               reinterpret_cast<float*>(*biases));
+    view.bias = {TensorView(*biases, DType::kFloat32, {experts, channels})};
+  }
   return result;
 }
 

@@ -1,27 +1,30 @@
-// Weights of a bfloat16 checkpoint -> int8 with one scale per output channel.
+// Weights of a bfloat16 checkpoint -> codes and scales of a quantisation rule.
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "base/memory.h"
 #include "megamoe/mega_moe.h"
 
 namespace megamoe::checkpoint {
 
-/// int8 codes (E, N, K) and float32 scales (E, N) of one linear layer, and their view as weights.
+/// Codes (E, N, K) of one linear layer with their scales, (E, N) float32 or (E, N, ceil(K / 64), 2) E8M0, and
+/// the view of all as weights.
 class QuantisedLinear {
  public:
   const LinearWeights& weights() const { return weights_; }
 
  private:
-  friend Result<std::unique_ptr<QuantisedLinear>> quantise_int8(const LinearWeights& weights);
-  base::Pages codes_, scales_;
+  friend Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights,
+                                                                  std::string_view rule);
+  base::Pages codes_, scales_, biases_;
   LinearWeights weights_;
 };
 
-/// s = fl32(max|w| / 127), q = RNE(fl32(w / s)) for every output channel; a zero channel has s = 0 and q = 0,
-/// a NaN element q = 0. Weights are bfloat16 ND; gate and up may be separate tensors, the result has them
-/// side by side.
-Result<std::unique_ptr<QuantisedLinear>> quantise_int8(const LinearWeights& weights);
+/// Every output channel as a row of a rule of quant_rules(): one with float32 scales of whole rows or with
+/// E8M0 scales. Weights are bfloat16 ND; gate and up may be separate tensors, the result has them side by
+/// side. int4 weights come with the compensation bias of A8W4-INT, 8 * sum of the codes * scale.
+Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights, std::string_view rule);
 
 }  // namespace megamoe::checkpoint

@@ -198,7 +198,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
   command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
       ->type_name("R")
       ->capture_default_str();
-  command->add_option("--scenario", options->scenario, "Scenario name or all")
+  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
       ->type_name("S")
       ->capture_default_str();
   command->callback(

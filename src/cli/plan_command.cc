@@ -138,7 +138,7 @@ void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& 
   command->add_option("--max-recv", options->max_recv, "Rows one rank can receive; 0 = all that can come")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->type_name("N");
-  command->add_option("--scenario", options->scenario, "Scenario name or all")
+  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
       ->type_name("S")
       ->capture_default_str();
   command->callback(

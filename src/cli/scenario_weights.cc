@@ -1,7 +1,9 @@
 // Weights of a bfloat16 layer in the types of a scenario, and the error a scenario may have.
 #include "cli/scenario_weights.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "format/bf16.h"
@@ -9,70 +11,70 @@
 namespace megamoe::cli {
 namespace {
 
-/// Fills weight1 and weight2 of the job from bfloat16 ones.
-using Convert = Status (*)(const LayerJob& bf16, ScenarioJob& job);
-
-Status keep(const LayerJob&, ScenarioJob&) {
-  return Status::ok();
-}
-
-Status to_int8(const LayerJob& bf16, ScenarioJob& job) {
-  auto first = checkpoint::quantise_int8(bf16.weight1), second = checkpoint::quantise_int8(bf16.weight2);
-  if (!first) return first.status();
-  if (!second) return second.status();
-  job.converted1 = std::move(*first);
-  job.converted2 = std::move(*second);
-  job.job.weight1 = job.converted1->weights();
-  job.job.weight2 = job.converted2->weights();
-  return Status::ok();
-}
-
+/// How bfloat16 weights become those of a scenario: by the rule of their type, or not at all.
 constexpr struct {
   DType weight;
-  Convert convert;
-} kConversions[] = {{DType::kBFloat16, keep}, {DType::kInt8, to_int8}};
+  const char* rule;
+} kConversions[] = {
+    {DType::kBFloat16, nullptr},
+    {DType::kInt8, "int8_per_token"},
+    {DType::kInt4, "int4_dynamic"},
+    {DType::kFloat8E4M3, "mx_round_up_e4m3"},
+    {DType::kFloat8E5M2, "mx_round_up_e5m2"},
+    {DType::kFloat4E2M1, "mx_floor_e2m1"},
+};
 
-/// The conversion to a weight type, or null.
-Convert conversion_to(DType weight) {
-  for (const auto& row : kConversions) {
-    if (row.weight == weight) return row.convert;
-  }
-  return nullptr;
+Status convert(LinearWeights& weights, const char* rule,
+               std::unique_ptr<checkpoint::QuantisedLinear>& memory) {
+  auto made = checkpoint::quantise_linear(weights, rule);
+  if (!made) return made.status();
+  memory = std::move(*made);
+  weights = memory->weights();
+  return Status::ok();
 }
 
-/// float sums may come in any order, int32 sums are exact.
+/// float sums may come in any order and so round to another code now and then; int32 sums are exact.
 constexpr struct {
   kernel::Family family;
   double bound;
-} kBounds[] = {{kernel::Family::kBf16, 4e-3}, {kernel::Family::kS8, 1e-3}};
+} kBounds[] = {{kernel::Family::kBf16, 2e-3}, {kernel::Family::kS8, 1e-3}};
 
 }  // namespace
 
-Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& name) {
+Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names) {
   std::vector<const moe::Scenario*> chosen;
-  if (name == "all") {
-    for (const moe::Scenario& scenario : moe::scenarios()) {
-      if (conversion_to(scenario.weight) != nullptr) chosen.push_back(&scenario);
-    }
+  if (names == "all") {
+    for (const moe::Scenario& scenario : moe::scenarios()) chosen.push_back(&scenario);
     return chosen;
   }
-  auto found = moe::scenario_from_name(name);
-  if (!found) return Status(found.status().code(), found.status().message() + " or all");
-  chosen.push_back(*found);
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = names.find(',', begin);
+    auto found = moe::scenario_from_name(names.substr(begin, end - begin));
+    if (!found) return Status(found.status().code(), found.status().message() + " or all");
+    chosen.push_back(*found);
+  }
   return chosen;
 }
 
 Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scenario) {
   ScenarioJob result;
-  result.job = bf16;
-  result.job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
-  result.job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
-  if (const Convert convert = conversion_to(scenario.weight)) {
-    MEGAMOE_RETURN_IF_ERROR(convert(bf16, result));
-    return result;
+  LayerJob& job = result.job;
+  job = bf16;
+  job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
+  job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  const auto* row =
+      std::find_if(std::begin(kConversions), std::end(kConversions),
+                   [&](const auto& conversion) { return conversion.weight == scenario.weight; });
+  if (row == std::end(kConversions)) {
+    return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
+                                          ": expected one whose weights can be made from bfloat16");
   }
-  return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
-                                        ": expected one whose weights can be made from bfloat16");
+  if (row->rule == nullptr) return result;
+  Status status = convert(job.weight1, row->rule, result.converted1);
+  if (status) status = convert(job.weight2, row->rule, result.converted2);
+  if (!status)
+    return Status(status.code(), std::string("scenario = ") + scenario.name + ": " + status.message());
+  return result;
 }
 
 double error_bound(const moe::Scenario& scenario) {

@@ -12,8 +12,8 @@
 
 namespace megamoe::cli {
 
-/// Scenarios of a name, or all of them for "all".
-Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& name);
+/// Scenarios of names with commas between them, or every one for "all".
+Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names);
 
 /// The job of a scenario; owns the weights it had to convert.
 struct ScenarioJob {

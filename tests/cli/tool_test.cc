@@ -76,6 +76,10 @@ TEST(Tool, WrongArguments) {
       {"plan --shape 12", "megamoe: --shape = 12: expected HIDDENxINTERMEDIATExEXPERTSxTOPK"},
       {"plan", "--shape"},
       {"check --scenario A1W1", "megamoe: scenario = A1W1: expected one of A16W16"},
+      {"check --scenario A16W16,", "megamoe: scenario = : expected one of A16W16"},
+      {"check --shape 61x33x8x3 --scenario A8W4-INT",
+       "megamoe: scenario = A8W4-INT: quantise: weights have a reduction of 61: expected an even one with "
+       "int4"},
       {"check --routing random", "megamoe: --routing = random: expected uniform, zipf or one"},
       {"bench --shape 8x8x4x2 --tokens 1,x", "megamoe: --tokens = 1,x: expected numbers"},
       {"run /nowhere", "megamoe: /nowhere does not exist"},
@@ -90,7 +94,7 @@ TEST(Tool, WrongArguments) {
 
 TEST(Tool, Plan) {
   const json plans = run_json("plan --shape 64x32x8x2 --ranks 2 --tokens 16");
-  ASSERT_EQ(plans.size(), 2u);
+  ASSERT_EQ(plans.size(), 7u);
   for (const json& plan : plans) {
     EXPECT_TRUE(plan.contains("scenario"));
     EXPECT_TRUE(plan.contains("symmetric memory bytes"));
@@ -105,11 +109,14 @@ TEST(Tool, CheckOnEveryLevelAndTransport) {
     if (!level.runnable) continue;
     for (const char* ranks : {"--ranks 1", "--ranks 2 --transport local", "--ranks 3 --transport local",
                               "--ranks 4 --transport shm"}) {
-      const json outcome =
-          run_json("check --shape 61x33x8x3 --tokens 19 --isa " + std::string(level.name) + " " + ranks);
-      for (const json& scenario : outcome) {
-        EXPECT_TRUE(scenario["first_differing_stage"].is_null())
-            << level.name << " " << ranks << scenario.dump(1);
+      for (const char* shape : {"62x34x8x3 --scenario all", "61x33x8x3 --scenario A16W16,A8W8-INT,A8W8-FP"}) {
+        const json outcome = run_json("check --tokens 19 --shape " + std::string(shape) + " --isa " +
+                                      level.name + " " + ranks);
+        EXPECT_EQ(outcome.size(), contains(shape, "all") ? 7u : 3u);
+        for (const json& scenario : outcome) {
+          EXPECT_TRUE(scenario["first_differing_stage"].is_null())
+              << level.name << " " << ranks << scenario.dump(1);
+        }
       }
     }
   }
@@ -117,7 +124,7 @@ TEST(Tool, CheckOnEveryLevelAndTransport) {
 
 TEST(Tool, BenchPrintsCeilings) {
   const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
-  ASSERT_EQ(bench["rows"].size(), 4u);
+  ASSERT_EQ(bench["rows"].size(), 14u);
   for (const json& row : bench["rows"]) {
     EXPECT_GT(row["flops"].get<double>(), 0);
     EXPECT_GT(row["flops_ceiling"].get<double>(), 0);
@@ -247,9 +254,14 @@ TEST(Tool, RunsACheckpoint) {
   for (const std::string& more :
        {input + " --ranks 4 --transport shm", input + " --ranks 2", input + " --ranks 3", std::string()}) {
     const json result = run_json("run " + model.scratch.path() + more);
-    ASSERT_EQ(result["rows"].size(), 4u);
+    ASSERT_EQ(result["rows"].size(), 14u);
     for (const json& row : result["rows"]) {
       EXPECT_EQ(row["ok"], true);
+      // What the formats cost: nothing, some percent with 8 bits, more with 4.
+      const std::string scenario = row["scenario"];
+      const double cost = row["error_against_a16w16"];
+      EXPECT_LT(cost, scenario == "A16W16" ? 2e-3 : contains(scenario, "4") ? 0.3 : 0.2) << scenario;
+      EXPECT_GT(cost, scenario == "A16W16" ? -1 : 2e-3) << scenario;
       EXPECT_EQ(row["tokens"], more.empty() ? 256 : 5);
       EXPECT_GT(row["tokens_per_second"].get<double>(), 0);
     }

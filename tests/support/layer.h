@@ -53,13 +53,13 @@ struct ScenarioTraits {
 };
 
 inline constexpr ScenarioTraits kScenarioTraits[] = {
-    {"A16W16", 0, DType::kUndefined, DType::kBFloat16, 4e-3},
+    {"A16W16", 0, DType::kUndefined, DType::kBFloat16, 2e-3},
     {"A8W8-INT", 2, DType::kInt8, DType::kInt8, 1e-3},
     {"A8W4-INT", 2, DType::kInt8, DType::kInt4, 1e-3},
-    {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 4e-3},
-    {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 4e-3},
-    {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 4e-3},
-    {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 4e-3},
+    {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3},
+    {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 2e-3},
+    {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 2e-3},
+    {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 2e-3},
 };
 
 inline const ScenarioTraits& traits_of(const std::string& name) {
