@@ -24,13 +24,14 @@ from .routing import (
     register_torch_ops,
 )
 from .tensors import torch_if_loaded
-from .weights import PackedLayer, PackedWeights, pack_weights
+from .weights import FractalTensor, PackedLayer, PackedWeights, pack_weights
 
 __version__: str = _core.version()
 
 __all__ = [
     "Code",
     "DeadlineError",
+    "FractalTensor",
     "Group",
     "PackedLayer",
     "PackedWeights",

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from . import _core, settings
+from . import _core, settings, tensors
 from .errors import Code, invalid_value
 from .group import resolve
 
@@ -48,7 +48,23 @@ class SymmBuffer:
         ccl_buffer_size: bytes of memory of this rank that its peers write into.
         experts_per_rank: E_local, experts this rank owns.
         capacity: rows this rank can receive in one call.
+        token_codes: type of tokens given as codes; None where tokens are bfloat16 only.
     """
+
+    num_experts: int
+    num_max_tokens_per_rank: int
+    num_topk: int
+    hidden: int
+    intermediate_hidden: int
+    max_recv_token_num: int
+    dispatch_quant_mode: int
+    combine_quant_mode: int
+    comm_alg: str
+    topk_weights_type: int
+    topo_type: int
+    rank_num_per_server: int
+    combine_comm_mode: int
+    profile: str
 
     def __init__(
         self,
@@ -74,38 +90,12 @@ class SymmBuffer:
         deadline: float = 60.0,
         trace: bool = False,
     ) -> None:
-        config = settings.buffer_config(
-            num_experts=num_experts,
-            num_max_tokens_per_rank=num_max_tokens_per_rank,
-            num_topk=num_topk,
-            hidden=hidden,
-            intermediate_hidden=intermediate_hidden,
-            max_recv_token_num=max_recv_token_num,
-            dispatch_quant_mode=dispatch_quant_mode,
-            dispatch_quant_out_dtype=dispatch_quant_out_dtype,
-            combine_quant_mode=combine_quant_mode,
-            comm_alg=comm_alg,
-            topk_weights_type=topk_weights_type,
-            topo_type=topo_type,
-            rank_num_per_server=rank_num_per_server,
-            combine_comm_mode=combine_comm_mode,
-            profile=profile,
-        )
-        self.num_experts = config.num_experts
-        self.num_max_tokens_per_rank = config.num_max_tokens_per_rank
-        self.num_topk = config.num_topk
-        self.hidden = config.hidden
-        self.intermediate_hidden = config.intermediate_hidden
-        self.max_recv_token_num = config.max_recv_token_num
-        self.dispatch_quant_mode = config.dispatch_quant_mode
+        config = settings.buffer_config(locals())
+        for name in (*settings.BUFFER_INTEGERS, *settings.BUFFER_TEXTS):
+            setattr(self, name, getattr(config, name))
         self.dispatch_quant_out_dtype = dispatch_quant_out_dtype
-        self.combine_quant_mode = config.combine_quant_mode
-        self.comm_alg = config.comm_alg
-        self.topk_weights_type = config.topk_weights_type
-        self.topo_type = config.topo_type
-        self.rank_num_per_server = config.rank_num_per_server
-        self.combine_comm_mode = config.combine_comm_mode
-        self.profile = config.profile
+        out = config.dispatch_quant_out_dtype
+        self.token_codes: str | None = out if out in tensors.BYTE_TYPES else None
         self.deadline = deadline
         self.trace = settings.flag("trace", trace)
 

@@ -103,18 +103,35 @@ def dtype_name(name: str, value: Any) -> str | None:
     return known
 
 
-def buffer_config(
-    *, dispatch_quant_out_dtype: Any, comm_alg: Any, profile: Any = "cpu", **integers: Any
-) -> Any:
-    """The settings as the library takes them."""
+# Settings that all ranks of a buffer agree on: fields of the library's BufferConfig, of the buffer, and
+# arguments of the functions that make one.
+BUFFER_INTEGERS = (
+    "num_experts",
+    "num_max_tokens_per_rank",
+    "num_topk",
+    "hidden",
+    "intermediate_hidden",
+    "max_recv_token_num",
+    "dispatch_quant_mode",
+    "combine_quant_mode",
+    "topk_weights_type",
+    "topo_type",
+    "rank_num_per_server",
+    "combine_comm_mode",
+)
+BUFFER_TEXTS = ("comm_alg", "profile")
+
+
+def buffer_config(given: dict[str, Any]) -> Any:
+    """The settings among the arguments `given` as the library takes them; the others keep their defaults."""
     config = _core.BufferConfig()
-    for name, value in integers.items():
-        setattr(config, name, integer(name, value))
-    known = dtype_name("dispatch_quant_out_dtype", dispatch_quant_out_dtype)
+    for names, convert in ((BUFFER_INTEGERS, integer), (BUFFER_TEXTS, text)):
+        for name in names:
+            if name in given:
+                setattr(config, name, convert(name, given[name]))
+    known = dtype_name("dispatch_quant_out_dtype", given["dispatch_quant_out_dtype"])
     if known is not None:
         config.dispatch_quant_out_dtype = known
-    config.comm_alg = text("comm_alg", comm_alg)
-    config.profile = text("profile", profile)
     return config
 
 

@@ -43,14 +43,14 @@ def dtype_of(value: Any) -> str:
     return _ALIASES.get(name, name)
 
 
-def _carrier(value: Any) -> tuple[str, Any]:
+def _carrier(value: Any, argument: str = "array") -> tuple[str, Any]:
     found = _carriers.get(value.dtype)
     if found is None:
         name = dtype_of(value)
         substitute = None
         if isinstance(value, np.ndarray):
             if name in _PACKED_TYPES:
-                invalid_type(f"array of {value.dtype}: expected uint8 with two elements in each byte")
+                invalid_type(f"{argument} = {value.dtype}: expected uint8 with two elements in each byte")
             if value.dtype.kind == "V" or value.dtype.num >= 256:  # types that NumPy did not define itself
                 substitute = np.dtype(f"u{value.dtype.itemsize}")
         elif name.startswith(("float8", "float4")):
@@ -66,20 +66,34 @@ def read(name: str, value: Any, allowed: tuple[str, ...], stands_for: dict[str, 
     """
     if not is_array(value):
         invalid_type(f"{name} = {type(value).__name__}: expected a torch tensor or a NumPy array")
-    dtype, substitute = _carrier(value)
+    dtype, substitute = _carrier(value, name)
     if dtype not in allowed:
         invalid_type(f"{name} = {dtype}: expected {' or '.join(allowed)}")
-    if isinstance(value, np.ndarray):
-        if not value.dtype.isnative:
-            invalid_type(f"{name} = {value.dtype}: expected the byte order of this machine")
-        if not value.flags.aligned or any(step % value.itemsize for step in value.strides):
-            invalid_value(f"{name} = array with strides {value.strides}: expected whole, aligned elements")
-        array = value if substitute is None else value.view(substitute)
-    else:
-        array = _torch_export(name, value, substitute)
     if stands_for is not None:
         dtype = stands_for.get(dtype, dtype)
-    return _core.Input(name, array, dtype)
+    return _core.Input(name, _export(name, value, substitute), dtype)
+
+
+def read_fractal(name: str, value: Any, dtype: str, shape: tuple[int, ...], layout: str) -> Any:
+    """Contiguous storage of matrices of logical shape `shape` in a fractal layout; their elements are of type
+    `dtype`, whatever type carries them.
+    """
+    storage = _export(name, value, _carrier(value, name)[1])
+    contiguous = value.flags.c_contiguous if isinstance(value, np.ndarray) else value.is_contiguous()
+    if not contiguous:
+        invalid_value(f"{name} = array with gaps: expected contiguous storage in layout {layout}")
+    return _core.Input.fractal(name, storage, dtype, shape, layout)
+
+
+def _export(name: str, value: Any, substitute: Any) -> Any:
+    """What the library takes in place of an array."""
+    if not isinstance(value, np.ndarray):
+        return _torch_export(name, value, substitute)
+    if not value.dtype.isnative:
+        invalid_type(f"{name} = {value.dtype}: expected the byte order of this machine")
+    if not value.flags.aligned or any(step % value.itemsize for step in value.strides):
+        invalid_value(f"{name} = array with strides {value.strides}: expected whole, aligned elements")
+    return value if substitute is None else value.view(substitute)
 
 
 def _torch_export(name: str, value: Any, substitute: Any) -> Any:
@@ -134,19 +148,9 @@ def new_array(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype) if torch is None else torch.empty(shape, dtype=dtype)
 
 
-def new_like(template: Any, shape: tuple[int, ...]) -> Any:
-    """A new contiguous array of the framework and element type of `template`."""
-    if isinstance(template, np.ndarray):
-        return np.empty(shape, template.dtype)
-    return torch_if_loaded().empty(shape, dtype=template.dtype)
-
-
-def new_int32(template: Any, shape: tuple[int, ...]) -> Any:
-    """A new contiguous int32 array of the framework of `template`."""
-    if isinstance(template, np.ndarray):
-        return np.empty(shape, np.int32)
-    torch = torch_if_loaded()
-    return torch.empty(shape, dtype=torch.int32)
+def framework_of(value: Any) -> Any:
+    """torch for a torch tensor, None for a NumPy array: what `result_type` and `new_array` take."""
+    return None if isinstance(value, np.ndarray) else torch_if_loaded()
 
 
 def identity(value: Any) -> tuple[Any, ...]:

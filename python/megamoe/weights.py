@@ -1,17 +1,93 @@
-"""Weights of the two linear layers: as the caller holds them, or packed into the order the kernels read."""
+"""Weights of the linear layers: as the caller holds them, or packed into the order the kernels read."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn
 
-from . import _core, tensors
-from ._core import PackedWeights
-from .settings import flag, integer
+from . import _core, settings, tensors
+from .errors import invalid_type, invalid_value
 
-__all__ = ["PackedLayer", "PackedWeights", "pack_weights", "raw_weights", "weights_identity"]
+__all__ = ["FractalTensor", "LinearArguments", "PackedLayer", "PackedWeights", "pack_weights"]
 
-WEIGHT_TYPES = ("bfloat16", "int8")
-SCALE_TYPES = ("uint64", "float32", "int64")
+# Of these the operator documents store (N, K) matrices, the reduction last; of all others (K, N).
+_MX_TYPES = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1")
+_CARRIED_TYPES = (*_MX_TYPES, "int4")  # types that bytes carry
+_WEIGHT_TYPES = ("bfloat16", "int8", "int32", *_MX_TYPES)
+# The documents keep the float32 bits of a scale in the low half of 64 bits; int64 carries the same bits.
+_SCALE_TYPES = ("uint64", "float32", "int64", "float8_e8m0", "uint8")
+_SCALES_STAND_FOR = {"int64": "uint64", "uint8": "float8_e8m0"}
+
+
+class FractalTensor:
+    """Weights in one of the tiled layouts of the operator documents, for use wherever weights are taken.
+
+    Args:
+        data: the storage, a contiguous array of any shape: per matrix (ceil(C / C0), ceil(R / 16), 16, C0)
+            elements, padding included; int32 words hold eight int4.
+        shape: (R, C) or (experts, R, C), the logical shape; C counts elements, also of packed types.
+        layout: "FRACTAL_NZ", inner rows of 32 bytes; or "FRACTAL_NZ_C0_32", inner rows of 32 elements.
+    """
+
+    __slots__ = ("data", "layout", "shape")
+
+    def __init__(self, data: Any, shape: Sequence[int], layout: str = "FRACTAL_NZ") -> None:
+        if not tensors.is_array(data):
+            invalid_type(f"data = {type(data).__name__}: expected a torch tensor or a NumPy array")
+        self.data = data
+        self.shape = tuple(settings.integers("shape", shape))
+        self.layout = settings.text("layout", layout)
+
+    @property
+    def dtype(self) -> Any:
+        """Type of the elements of `data`."""
+        return self.data.dtype
+
+    def __repr__(self) -> str:
+        return f"<megamoe.FractalTensor {self.shape} of {tensors.dtype_of(self)}, {self.layout}>"
+
+
+class PackedWeights:
+    """Weights of one linear layer in the order the kernels read; made by `pack_weights`.
+
+    Attributes:
+        dtype: name of the element type.
+        experts, k, n: number of matrices, length of the reduction, output columns (both halves of a gated
+            Linear1).
+        nbytes: bytes of memory held.
+    """
+
+    __slots__ = ("handle", "native")
+    _handles = itertools.count(1)
+
+    def __init__(self, native: _core.PackedWeights) -> None:
+        self.native = native
+        self.handle = next(PackedWeights._handles)  # unlike id(), never given twice
+
+    @property
+    def dtype(self) -> str:
+        return self.native.dtype
+
+    @property
+    def experts(self) -> int:
+        return self.native.experts
+
+    @property
+    def k(self) -> int:
+        return self.native.k
+
+    @property
+    def n(self) -> int:
+        return self.native.n
+
+    @property
+    def nbytes(self) -> int:
+        return self.native.nbytes
+
+    def __repr__(self) -> str:
+        return f"<megamoe.PackedWeights {self.dtype} ({self.experts}, {self.k}, {self.n})>"
 
 
 class PackedLayer(NamedTuple):
@@ -21,29 +97,102 @@ class PackedLayer(NamedTuple):
     l2: PackedWeights
 
 
-def _views(
-    name: str, value: Any, types: tuple[str, ...], stands_for: dict[str, str] | None = None
-) -> list[Any]:
+def is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, (list, tuple)) and not value)
+
+
+def _each(name: str, value: Any, read: Callable[[str, Any], Any]) -> list[Any]:
+    """read(name, array) for one array or every array of a list."""
     if isinstance(value, (list, tuple)):
-        return [tensors.read(f"{name}[{i}]", item, types, stands_for) for i, item in enumerate(value)]
-    return [tensors.read(name, value, types, stands_for)]
+        return [read(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    return [] if value is None else [read(name, value)]
 
 
-def raw_weights(name: str, weight: Any, scale: Any, transposed: bool = False) -> Any:
-    """Views of one layer's weights and scales; `name` is "l1" or "l2"."""
-    weight_views = _views(f"{name}_weights", weight, WEIGHT_TYPES)
-    # The documents keep the float32 bits of a scale in the low half of 64 bits; int64 carries the same bits.
-    scale_views = (
-        [] if scale is None else _views(f"{name}_weights_sf", scale, SCALE_TYPES, {"int64": "uint64"})
-    )
-    return _core.RawWeights(weight_views, scale_views, transposed)
+def _read_scale(name: str, value: Any) -> Any:
+    return tensors.read(name, value, _SCALE_TYPES, _SCALES_STAND_FOR)
 
 
-def weights_identity(value: Any) -> Any:
-    """A key that is equal for the same weights in the same memory."""
+def _read_bias(name: str, value: Any) -> Any:
+    return tensors.read(name, value, ("float32",))
+
+
+def _identity(value: Any) -> Any:
+    """A key that is equal for the same arrays in the same memory."""
+    if value is None:
+        return None
     if isinstance(value, (list, tuple)):
-        return tuple(tensors.identity(item) for item in value)
-    return None if value is None else tensors.identity(value)
+        return tuple(map(_identity, value))
+    if isinstance(value, PackedWeights):
+        return value.handle
+    if isinstance(value, FractalTensor):
+        return (value.shape, value.layout, tensors.identity(value.data))
+    return tensors.identity(value)
+
+
+@dataclass(frozen=True)
+class LinearArguments:
+    """What a call says about one linear layer. Error texts use the names of the arguments of `mega_moe`."""
+
+    name: str  # "l1", "l2", "shared_l1", "shared_l2"
+    weights: Any
+    scales: Any
+    bias: Any
+    type_name: str  # "weight1_type", ...
+    type: Any
+    transposed: bool
+
+    def identity(self) -> Any:
+        """A key that is equal for the same arguments."""
+        stated = settings.dtype_name(self.type_name, self.type)
+        return (*map(_identity, (self.weights, self.scales, self.bias)), stated, self.transposed)
+
+    def native(self) -> Any:
+        """The weights as the library takes them, packed or raw."""
+        weights, scales, bias = f"{self.name}_weights", f"{self.name}_weights_sf", f"{self.name}_bias"
+        packed = isinstance(self.weights, PackedWeights)
+        if packed or (is_empty(self.weights) and self.name.startswith("shared")):
+            for name, value in ((scales, self.scales), (bias, self.bias)):
+                if not is_empty(value):
+                    why = f"{weights} is packed" if packed else f"there are no {weights}"
+                    invalid_value(f"{name} = {type(value).__name__}: expected None, {why}")
+        if packed:
+            stated = settings.dtype_name(self.type_name, self.type)
+            if stated not in (None, self.weights.dtype):
+                self._refuse_type(stated, self.weights.dtype)
+            return self.weights.native
+        if self.weights is None and not self.name.startswith("shared"):
+            invalid_type(f"{weights} = NoneType: expected torch tensors, NumPy arrays or packed weights")
+        types: set[str] = set()
+        views = _each(weights, self.weights, lambda name, value: self._read_weight(name, value, types))
+        scale_views = _each(scales, self.scales, _read_scale)
+        bias_views = _each(bias, self.bias, _read_bias)
+        k_last = any(kind in _MX_TYPES for kind in types) != self.transposed
+        return _core.RawWeights(views, scale_views, bias_views, k_last)
+
+    def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
+        invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name}_weights, {actual}")
+
+    def _read_weight(self, name: str, value: Any, types: set[str]) -> Any:
+        """The view of one array of weights; adds its type to `types`."""
+        stated = settings.dtype_name(self.type_name, self.type)
+        fractal = isinstance(value, FractalTensor)
+        array = value.data if fractal else value
+        if not tensors.is_array(array):
+            invalid_type(f"{name} = {type(array).__name__}: expected a torch tensor or a NumPy array")
+        own = tensors.dtype_of(array)
+        if own == "uint8":
+            if stated not in _CARRIED_TYPES:
+                expected = f"expected the type that the bytes of {name} carry, of {', '.join(_CARRIED_TYPES)}"
+                invalid_type(f"{self.type_name} = {stated}: {expected}")
+            kind = stated
+        else:
+            kind = "int4" if own == "int32" else own
+            if own in _WEIGHT_TYPES and stated not in (None, kind):
+                self._refuse_type(stated, kind)
+        types.add(kind)
+        if fractal and own in (*_WEIGHT_TYPES, "uint8"):
+            return tensors.read_fractal(name, array, kind, value.shape, value.layout)
+        return tensors.read(name, array, (*_WEIGHT_TYPES, "uint8"), {"uint8": kind})
 
 
 def pack_weights(
@@ -52,27 +201,30 @@ def pack_weights(
     *,
     l1_sf: Any = None,
     l2_sf: Any = None,
+    l1_bias: Any = None,
+    l2_bias: Any = None,
+    weight1_type: Any = None,
+    weight2_type: Any = None,
     gated: bool = True,
     transposed: bool = False,
     threads: int = 0,
 ) -> PackedLayer:
-    """Brings the weights of one layer into the order the kernels read.
+    """Brings the weights of one layer into the order the kernels read; routed and shared experts alike.
 
     Packed weights are made once and serve any number of buffers, threads and calls; the given arrays are not
-    needed afterwards. Raw weights given to `mega_moe` are brought into that order again in every call.
+    needed afterwards. They keep the width of the stored type. Raw weights given to `mega_moe` are brought
+    into that order again in every call.
 
     Args:
-        l1: weights of Linear1, one array (E_local, H, 2I) or a list of E_local arrays (H, 2I): bfloat16 or
-            int8. Columns [0, I) are the gate, [I, 2I) the up branch.
-        l2: weights of Linear2, (E_local, I, H) or a list of (I, H), of the same type.
-        l1_sf: scales per output channel of int8 weights, (E_local, 2I) or a list of (2I,): float32, or uint64
-            (int64) with the float32 bits in the low half, as the operator documents have it. None for
-            bfloat16.
-        l2_sf: the same for Linear2, (E_local, H) or a list of (H,).
-        gated: False for an activation without gate (gelu): l1 is then (H, N) with all N columns passed on to
-            l2 (N, H).
-        transposed: the reduction dimension is the last one, as in PyTorch's nn.Linear: l1 (E_local, 2I, H),
-            l2 (E_local, H, I).
+        l1: weights of Linear1, as `l1_weights` of `mega_moe`: one array of E matrices or a list of E
+            matrices. Outputs [0, I) are the gate, [I, 2I) the up branch.
+        l2: weights of Linear2, as `l2_weights`, of the same type.
+        l1_sf, l2_sf: scales, as `l1_weights_sf` and `l2_weights_sf`.
+        l1_bias, l2_bias: float32 (E, 2I) and (E, H), or lists.
+        weight1_type, weight2_type: types that uint8 arrays carry.
+        gated: False for an activation without gate (gelu): all outputs of Linear1 are passed on to Linear2.
+        transposed: the last two dimensions are swapped: bfloat16 and integer weights (E, N, K), as in
+            PyTorch's nn.Linear, MX weights (E, K, N).
         threads: threads to pack with; 0 = all cores.
 
     Returns:
@@ -82,9 +234,15 @@ def pack_weights(
         TypeError: an argument has a type that is not listed above.
         ValueError: shapes that do not fit each other, scales missing or superfluous.
     """
-    gated = flag("gated", gated)
-    transposed = flag("transposed", transposed)
-    count = integer("threads", threads)
-    raw1 = raw_weights("l1", l1, l1_sf, transposed)
-    raw2 = raw_weights("l2", l2, l2_sf, transposed)
-    return PackedLayer(_core.pack_linear1(raw1, gated, count), _core.pack_linear2(raw2, count))
+    gated = settings.flag("gated", gated)
+    transposed = settings.flag("transposed", transposed)
+    count = settings.integer("threads", threads)
+    first = LinearArguments("l1", l1, l1_sf, l1_bias, "weight1_type", weight1_type, transposed)
+    second = LinearArguments("l2", l2, l2_sf, l2_bias, "weight2_type", weight2_type, transposed)
+    for given in (first, second):
+        if isinstance(given.weights, PackedWeights):
+            invalid_type(f"{given.name}_weights = PackedWeights: expected weights that are not packed")
+    raw1, raw2 = first.native(), second.native()
+    return PackedLayer(
+        PackedWeights(_core.pack_linear1(raw1, gated, count)), PackedWeights(_core.pack_linear2(raw2, count))
+    )

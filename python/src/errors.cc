@@ -39,6 +39,14 @@ constexpr struct {
     {"weight2", "l2_weights"},
     {"weight_scales1", "l1_weights_sf"},
     {"weight_scales2", "l2_weights_sf"},
+    {"bias1", "l1_bias"},
+    {"bias2", "l2_bias"},
+    {"shared_weight1", "shared_l1_weights"},
+    {"shared_weight2", "shared_l2_weights"},
+    {"shared_weight_scales1", "shared_l1_weights_sf"},
+    {"shared_weight_scales2", "shared_l2_weights_sf"},
+    {"shared_bias1", "shared_l1_bias"},
+    {"shared_bias2", "shared_l2_bias"},
 };
 
 /// The message with the names of the Python arguments.

@@ -6,7 +6,6 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -18,53 +17,18 @@
 #include <vector>
 
 #include "errors.h"
+#include "layer.h"
 #include "megamoe/megamoe.h"
 #include "quantise.h"
 #include "routing.h"
 #include "tensors.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace megamoe::python {
 namespace {
-
-/// Runs `work`, which returns Status or Result and touches no Python object, without the interpreter lock.
-template <class Work>
-auto unlocked(Work&& work) {
-  nb::gil_scoped_release release;
-  return work();
-}
-
-/// Raw weights of one linear layer, with the arrays they live in.
-struct RawWeights {
-  std::vector<InputArray> arrays;
-  LinearWeights views;
-
-  RawWeights(const std::vector<const Input*>& weight, const std::vector<const Input*>& scale, bool k_last) {
-    views.k_last = k_last;
-    for (const Input* input : weight) add(*input, views.weight);
-    for (const Input* input : scale) add(*input, views.scale);
-  }
-
- private:
-  void add(const Input& input, std::vector<TensorView>& list) {
-    arrays.push_back(input.array);
-    list.push_back(input.view);
-  }
-};
-
-/// A planned layer, with the arrays of its raw weights.
-struct Plan {
-  std::vector<InputArray> arrays;
-  std::unique_ptr<MegaMoe> moe;
-};
-
-using PackedPtr = std::shared_ptr<PackedWeights>;
-
-PackedPtr unconst(std::shared_ptr<const PackedWeights> weights) {
-  return std::const_pointer_cast<PackedWeights>(std::move(weights));  // no member of it changes anything
-}
 
 void bind_build(nb::module_& module) {
   module.def("version", &version, "Version of the library.");
@@ -198,93 +162,6 @@ void bind_buffer(nb::module_& module) {
       .def_prop_ro("ccl_buffer_size", &SymmBuffer::ccl_buffer_size);
 }
 
-void bind_weights(nb::module_& module) {
-  nb::class_<RawWeights>(module, "RawWeights", "Weights of one linear layer as the caller holds them.")
-      .def(nb::init<const std::vector<const Input*>&, const std::vector<const Input*>&, bool>(), "weight"_a,
-           "scale"_a, "k_last"_a);
-  nb::class_<PackedWeights>(module, "PackedWeights",
-                            "Weights of one linear layer in the order the kernels read; see pack_weights.")
-      .def_prop_ro("dtype",
-                   [](const PackedWeights& weights) { return std::string(dtype_name(weights.dtype())); })
-      .def_prop_ro("experts", &PackedWeights::experts)
-      .def_prop_ro("k", &PackedWeights::k, "Length of the reduction.")
-      .def_prop_ro("n", &PackedWeights::n, "Output columns; both halves of a gated layer.")
-      .def_prop_ro("nbytes", &PackedWeights::bytes, "Bytes of memory held.")
-      .def("__repr__", [](const PackedWeights& weights) {
-        return std::string("<megamoe.PackedWeights ") + dtype_name(weights.dtype()) + " (" +
-               std::to_string(weights.experts()) + ", " + std::to_string(weights.k()) + ", " +
-               std::to_string(weights.n()) + ")>";
-      });
-  module.def(
-      "pack_linear1",
-      [](const RawWeights& weights, bool gated, int threads) {
-        return unconst(value_or_raise(
-            unlocked([&] { return PackedWeights::pack_linear1(weights.views, gated, threads); })));
-      },
-      "weights"_a, "gated"_a, "threads"_a);
-  module.def(
-      "pack_linear2",
-      [](const RawWeights& weights, int threads) {
-        return unconst(
-            value_or_raise(unlocked([&] { return PackedWeights::pack_linear2(weights.views, threads); })));
-      },
-      "weights"_a, "threads"_a);
-}
-
-void bind_plan(nb::module_& module) {
-  nb::class_<Activation>(module, "Activation",
-                         "Activation between the linear layers; None stands for the default.")
-      .def(
-          "__init__",
-          [](Activation* self, std::string name, std::optional<double> clamp, std::optional<double> alpha,
-             std::optional<double> beta, std::optional<double> linear_beta) {
-            new (self) Activation{std::move(name), clamp, alpha, beta, linear_beta};
-          },
-          "name"_a, "clamp"_a.none(), "alpha"_a.none(), "beta"_a.none(), "linear_beta"_a.none());
-  nb::class_<Plan>(module, "Plan", "A planned layer on a buffer.")
-      .def_static(
-          "create",
-          [](std::shared_ptr<SymmBuffer> buffer, std::optional<PackedPtr> packed1,
-             std::optional<PackedPtr> packed2, const RawWeights* raw1, const RawWeights* raw2,
-             const Activation& activation) {
-            Layer layer;
-            if (packed1) layer.packed1 = std::move(*packed1);
-            if (packed2) layer.packed2 = std::move(*packed2);
-            auto plan = std::make_unique<Plan>();
-            for (const RawWeights* raw : {raw1, raw2}) {
-              if (raw != nullptr)
-                plan->arrays.insert(plan->arrays.end(), raw->arrays.begin(), raw->arrays.end());
-            }
-            if (raw1 != nullptr) layer.weight1 = raw1->views;
-            if (raw2 != nullptr) layer.weight2 = raw2->views;
-            layer.activation = activation;
-            plan->moe = value_or_raise(
-                unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
-            return plan;
-          },
-          "buffer"_a, "packed1"_a.none(), "packed2"_a.none(), "raw1"_a.none(), "raw2"_a.none(),
-          "activation"_a)
-      .def(
-          "run",
-          [](Plan& plan, const Input& x, const Input& topk_ids, const Input& topk_weights,
-             const Input* x_active_mask, const Output& y, const Output& expert_token_nums) {
-            CallArgs args;
-            args.x = x.view;
-            args.topk_ids = topk_ids.view;
-            args.topk_weights = topk_weights.view;
-            if (x_active_mask != nullptr) args.x_active_mask = x_active_mask->view;
-            args.y = y.ref;
-            args.expert_token_nums = expert_token_nums.ref;
-            raise_if_error(unlocked([&] { return plan.moe->run(args); }));
-          },
-          "x"_a, "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a, "expert_token_nums"_a)
-      .def(
-          "description", [](const Plan& plan) { return plan.moe->description(); },
-          "The plan as (key, value) pairs.")
-      .def(
-          "describe", [](const Plan& plan) { return plan.moe->describe(); }, "The plan as text.");
-}
-
 }  // namespace
 }  // namespace megamoe::python
 
@@ -298,8 +175,7 @@ NB_MODULE(_core, module) {
   megamoe::python::bind_group(module);
   megamoe::python::bind_config(module);
   megamoe::python::bind_buffer(module);
-  megamoe::python::bind_weights(module);
-  megamoe::python::bind_plan(module);
+  megamoe::python::bind_layer(module);
   megamoe::python::bind_routing(module);
   megamoe::python::bind_quantise(module);
 }

@@ -132,19 +132,6 @@ def with_id(value):
     return ids
 
 
-RESERVED = [
-    (name, [LAYER.l1], ValueError, "list")
-    for name in (
-        "l1_bias",
-        "l2_bias",
-        "shared_l1_weights",
-        "shared_l2_weights",
-        "shared_l1_weights_sf",
-        "shared_l2_weights_sf",
-        "shared_l1_bias",
-        "shared_l2_bias",
-    )
-]
 CALL = [
     ("x", None, TypeError, "NoneType"),
     ("x", LAYER.x.tolist(), TypeError, "list"),
@@ -203,7 +190,24 @@ CALL = [
     ("weight1_type", "int8", ValueError, "int8"),
     ("weight2_type", 296, ValueError, "float4_e2m1"),
     ("weight2_type", "int9", ValueError, "int9"),
-    *RESERVED,
+    ("weight1_type", [8], TypeError, "[8]"),
+    ("l1_bias", np.zeros((4, 63), np.float32), ValueError, "63"),
+    ("l1_bias", np.zeros((4, 64), BF16), TypeError, "bfloat16"),
+    ("l2_bias[0]", [1.5], TypeError, "float"),
+    ("l2_bias", np.zeros((3, 64), np.float32), ValueError, "3, 64"),
+    ("shared_l1_weights", LAYER.l1[:1], ValueError, "shared_l2_weights is missing"),
+    ("shared_l2_weights", [LAYER.l2[0]], ValueError, "shared_l1_weights is missing"),
+    ("shared_l1_weights", "w", TypeError, "str"),
+    ("shared_l1_weights_sf", QUANTISED.sf1, ValueError, "no shared_l1_weights"),
+    ("shared_l2_bias", [np.zeros(64, np.float32)], ValueError, "no shared_l2_weights"),
+    ("shared_expert_quant_out_dtype", "int8", ValueError, "without shared experts"),
+    ("shared_expert_quant_out_dtype", object(), TypeError, "object"),
+    ("shared_weight1_type", "int9", ValueError, "int9"),
+    ("scales", np.zeros((4, 2), np.uint8), ValueError, "bfloat16"),
+    ("scales", np.zeros((4, 2), np.float32), TypeError, "float32"),
+    ("transpose_weight1", 1, TypeError, "1"),
+    ("transpose_weight2", None, TypeError, "None"),
+    ("combine_comm_mode", 1, ValueError, "0"),
 ]
 QUANTISED_CALL = [
     ("l1_weights_sf", None, ValueError, ""),

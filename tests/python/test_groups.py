@@ -69,9 +69,9 @@ def wrong_ids(call):
         (lambda call: call | {"x": call["x"].view(np.uint16)}, TypeError, "x = uint16"),
         (lambda call: call | {"l1_weights": call["l1_weights"][:, :, :-2]}, ValueError, "l1_weights"),
         (lambda call: call | {"activation": "relu"}, ValueError, "relu"),
-        (lambda call: call | {"l2_bias": [1]}, ValueError, "l2_bias"),
+        (lambda call: call | {"l2_bias": [1]}, TypeError, "l2_bias"),
     ],
-    ids=["ids", "type", "plan", "activation", "reserved"],
+    ids=["ids", "type", "plan", "activation", "bias"],
 )
 def test_error_of_one_rank_is_that_of_all(change, kind, text):
     """Also one found before the call proper, such as a plan that cannot be made; then the next call works."""

@@ -55,6 +55,13 @@ CALL = [
     ("shared_l2_weights_sf", None),
     ("shared_l1_bias", None),
     ("shared_l2_bias", None),
+    ("scales", None),
+    ("shared_expert_quant_out_dtype", None),
+    ("shared_weight1_type", None),
+    ("shared_weight2_type", None),
+    ("transpose_weight1", False),
+    ("transpose_weight2", False),
+    ("combine_comm_mode", None),
 ]
 SIZE = [
     ("ep_world_size", REQUIRED),

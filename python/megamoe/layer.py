@@ -1,0 +1,192 @@
+"""The fused mixture-of-experts layer on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import _core, settings, tensors
+from .buffer import SymmBuffer
+from .errors import invalid_type, invalid_value
+from .weights import LinearArguments
+
+__all__ = ["mega_moe"]
+
+_ID_TYPES = ("int32", "int64")
+_ROUTER_TYPES = ("float32", "bfloat16")
+_MASK_TYPES = ("int8", "bool")
+_SCALE_TYPES = ("float8_e8m0", "uint8")
+
+
+def mega_moe(
+    x: Any,
+    topk_ids: Any,
+    topk_weights: Any,
+    l1_weights: Any,
+    l2_weights: Any,
+    sym_buffer: SymmBuffer,
+    *,
+    l1_weights_sf: Any = None,
+    l2_weights_sf: Any = None,
+    l1_bias: Any = None,
+    l2_bias: Any = None,
+    x_active_mask: Any = None,
+    activation: str = "swiglu",
+    activation_clamp: float | None = None,
+    activation_params: dict[str, float] | None = None,
+    weight1_type: Any = None,
+    weight2_type: Any = None,
+    shared_l1_weights: Sequence[Any] | None = None,
+    shared_l2_weights: Sequence[Any] | None = None,
+    shared_l1_weights_sf: Sequence[Any] | None = None,
+    shared_l2_weights_sf: Sequence[Any] | None = None,
+    shared_l1_bias: Sequence[Any] | None = None,
+    shared_l2_bias: Sequence[Any] | None = None,
+    scales: Any = None,
+    shared_expert_quant_out_dtype: Any = None,
+    shared_weight1_type: Any = None,
+    shared_weight2_type: Any = None,
+    transpose_weight1: bool = False,
+    transpose_weight2: bool = False,
+    combine_comm_mode: int | None = None,
+) -> tuple[Any, Any]:
+    """The mixture-of-experts layer: dispatch, Linear1, activation, Linear2 and combine in one call.
+
+    Collective over the ranks of `sym_buffer`: every rank calls, also one without tokens (T = 0). Which
+    scenario runs follows from the settings of the buffer and the type of the weights; docs/python.md has the
+    table. The formulas and roundings are those of the MegaMoE operator document; docs/numerics.md writes them
+    out.
+
+    Arrays are torch CPU tensors or NumPy arrays (bfloat16, FP8 and E8M0: torch's types or those of
+    ml_dtypes), of any strides; nothing large is copied. No gradient flows through the call.
+
+    Args:
+        x: (T, H) bfloat16, T at most num_max_tokens_per_rank; T may differ between ranks. Where the buffer
+            passes codes through (dispatch_quant_mode 0 with an FP8 or FP4 type): codes of that type, FP8 also
+            as uint8, FP4 (T, H / 2) uint8 or `torch.float4_e2m1fn_x2`.
+        topk_ids: (T, K) int32 or int64: experts in [0, E), or -1 for a slot that is not used.
+        topk_weights: (T, K) float32 or bfloat16.
+        l1_weights: Linear1 of this rank's experts: one array or a list of E_local arrays without the first
+            dimension; or a `FractalTensor` or a list of them; or `PackedWeights`. bfloat16, int8 and int4:
+            (E_local, H, 2I); FP8 and FP4: (E_local, 2I, H). Gate outputs come before up outputs (gelu: all
+            outputs pass the activation). int4 is int32 with 8 elements a word, or uint8 with 2, along the
+            last dimension; FP4 is uint8 or `torch.float4_e2m1fn_x2` with 2. Raw weights may change in place
+            between calls, packed ones do not follow. [] on a rank that owns no expert.
+        l2_weights: Linear2 likewise: bfloat16 and integers (E_local, I, H), FP8 and FP4 (E_local, H, I).
+        sym_buffer: from `get_symm_buffer_for_mega_moe`.
+        l1_weights_sf: scales. Integer weights, one per output: (E_local, 2I) or a list of (2I,), uint64 with
+            the float32 bits in the low half (int64 carries the same bits), or float32. FP8 and FP4 weights,
+            one per 32 elements of the reduction: E8M0 (E_local, 2I, ceil(H / 64), 2) or a list, as uint8 or
+            the type of torch or ml_dtypes. None for bfloat16 and packed weights.
+        l2_weights_sf: the same for Linear2: (E_local, H), or (E_local, H, ceil(I / 64), 2).
+        l1_bias, l2_bias: float32 (E_local, 2I) and (E_local, H), or lists; added to the outputs, for int4
+            weights before the scale of the token as the operator document has it. None for packed weights.
+        x_active_mask: (T,) int8 or bool; 0 = the token takes no part, its row of y is 0.
+        activation: "swiglu", "swiglustep", "swigluoai", "situglu" or "gelu".
+        activation_clamp: limit of the activation's inputs; None and 0 = not clamped.
+        activation_params: dict with keys among alpha, beta (swigluoai) and beta, linear_beta (situglu).
+        weight1_type, weight2_type: types of the weights; None = as their arrays say. Needed for uint8:
+            "float8_e4m3fn", "float8_e5m2", "float4_e2m1" or "int4", a torch or NumPy type, or an operator
+            number.
+        shared_l1_weights, shared_l2_weights, shared_l1_weights_sf, shared_l2_weights_sf, shared_l1_bias,
+            shared_l2_bias: up to 4 experts through which all tokens of this rank pass, unweighted, in the
+            same forms; their number format may be another one.
+        scales: where x is codes: their E8M0 scales, (T, ceil(H / 32)) uint8 or the type of torch or
+            ml_dtypes.
+        shared_expert_quant_out_dtype: type of the token codes for the shared experts; None = as dispatched.
+        shared_weight1_type, shared_weight2_type: as `weight1_type`, for the shared experts.
+        transpose_weight1, transpose_weight2: the last two dimensions of the weights (not of the scales) are
+            swapped.
+        combine_comm_mode: None, or that of the buffer.
+
+    Returns:
+        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) bfloat16; expert_token_nums
+        (E_local,) int32, rows each expert of this rank received from all ranks.
+
+    Raises:
+        TypeError, ValueError: an argument of some rank is wrong, or more tokens came than there is room for.
+            The same error on every rank; the next call works.
+        RuntimeError: another rank failed or left, or the buffer was destroyed; `megamoe.DeadlineError` when a
+            wait took longer than the buffer's deadline. The buffer cannot be used any more.
+        Each has an attribute `code`, a `megamoe.Code`.
+    """
+    if not isinstance(sym_buffer, SymmBuffer):
+        invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
+
+    def plan() -> Any:
+        swap1 = settings.flag("transpose_weight1", transpose_weight1)
+        swap2 = settings.flag("transpose_weight2", transpose_weight2)
+        layers = (
+            LinearArguments("l1", l1_weights, l1_weights_sf, l1_bias, "weight1_type", weight1_type, swap1),
+            LinearArguments("l2", l2_weights, l2_weights_sf, l2_bias, "weight2_type", weight2_type, swap2),
+            LinearArguments(
+                "shared_l1",
+                shared_l1_weights,
+                shared_l1_weights_sf,
+                shared_l1_bias,
+                "shared_weight1_type",
+                shared_weight1_type,
+                swap1,
+            ),
+            LinearArguments(
+                "shared_l2",
+                shared_l2_weights,
+                shared_l2_weights_sf,
+                shared_l2_bias,
+                "shared_weight2_type",
+                shared_weight2_type,
+                swap2,
+            ),
+        )
+        shared_codes = settings.dtype_name("shared_expert_quant_out_dtype", shared_expert_quant_out_dtype)
+        parameters = settings.activation(activation, activation_clamp, activation_params)
+        key = (
+            *(layer.identity() for layer in layers),
+            shared_codes,
+            tuple(map(repr, parameters)),  # as text, in which NaN equals itself
+        )
+
+        def make() -> Any:
+            return _core.Plan.create(
+                sym_buffer.context,
+                *(layer.native() for layer in layers),
+                _core.Activation(*parameters),
+                shared_codes,
+            )
+
+        return sym_buffer.plan(key, make)
+
+    def prepare() -> Callable[[], tuple[Any, Any]]:
+        if combine_comm_mode not in (None, sym_buffer.combine_comm_mode):
+            invalid_value(
+                f"combine_comm_mode = {combine_comm_mode}: expected that of sym_buffer, "
+                f"{sym_buffer.combine_comm_mode}"
+            )
+        planned = plan()
+        codes = sym_buffer.token_codes
+        x_types = ("bfloat16",) if codes is None else ("bfloat16", codes, "uint8")
+        x_view = tensors.read("x", x, x_types, {"uint8": codes or ""})
+        scales_view = None
+        if scales is not None:
+            scales_view = tensors.read("scales", scales, _SCALE_TYPES, {"uint8": "float8_e8m0"})
+        ids_view = tensors.read("topk_ids", topk_ids, _ID_TYPES)
+        weights_view = tensors.read("topk_weights", topk_weights, _ROUTER_TYPES)
+        mask_view = None
+        if x_active_mask is not None:
+            mask_view = tensors.read("x_active_mask", x_active_mask, _MASK_TYPES, {"bool": "uint8"})
+        torch = tensors.framework_of(x)
+        rows = x.shape[0] if x.ndim == 2 else 0
+        y = tensors.new_array(torch, (rows, sym_buffer.hidden), tensors.result_type(torch, "bfloat16"))
+        expert_token_nums = tensors.new_array(
+            torch, (sym_buffer.experts_per_rank,), tensors.result_type(torch, "int32")
+        )
+        y_view = tensors.write("y", y)
+        nums_view = tensors.write("expert_token_nums", expert_token_nums)
+
+        def run() -> tuple[Any, Any]:
+            planned.run(x_view, scales_view, ids_view, weights_view, mask_view, y_view, nums_view)
+            return y, expert_token_nums
+
+        return run
+
+    return sym_buffer.run_exclusively(prepare)

@@ -1,0 +1,171 @@
+// Weights raw and packed, and a layer planned with them. What Python owns is kept alive beside its views.
+#include "layer.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "errors.h"
+#include "megamoe/megamoe.h"
+#include "tensors.h"
+#include "unlocked.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace megamoe::python {
+namespace {
+
+using Inputs = std::vector<const Input*>;
+
+/// Raw weights of one linear layer, with the arrays they live in.
+struct RawWeights {
+  std::vector<InputArray> arrays;
+  LinearWeights views;
+
+  RawWeights(const Inputs& weight, const Inputs& scale, const Inputs& bias, bool k_last) {
+    views.k_last = k_last;
+    add(weight, views.weight);
+    add(scale, views.scale);
+    add(bias, views.bias);
+  }
+
+ private:
+  void add(const Inputs& inputs, std::vector<TensorView>& list) {
+    for (const Input* input : inputs) {
+      arrays.push_back(input->array);
+      list.push_back(input->view);
+    }
+  }
+};
+
+using PackedPtr = std::shared_ptr<PackedWeights>;
+using AnyWeights = std::variant<PackedPtr, const RawWeights*>;
+
+PackedPtr unconst(std::shared_ptr<const PackedWeights> weights) {
+  return std::const_pointer_cast<PackedWeights>(std::move(weights));  // no member of it changes anything
+}
+
+/// A planned layer, with the arrays of its raw weights.
+struct Plan {
+  std::vector<InputArray> arrays;
+  std::unique_ptr<MegaMoe> moe;
+
+  void take(const AnyWeights& weights, std::shared_ptr<const PackedWeights>& packed, LinearWeights& raw) {
+    if (const auto* given = std::get_if<PackedPtr>(&weights)) {
+      packed = *given;
+      return;
+    }
+    const RawWeights& given = *std::get<const RawWeights*>(weights);
+    arrays.insert(arrays.end(), given.arrays.begin(), given.arrays.end());
+    raw = given.views;
+  }
+};
+
+TensorView view_of(const Input* input) {
+  return input == nullptr ? TensorView{} : input->view;
+}
+
+void bind_weights(nb::module_& module) {
+  nb::class_<RawWeights>(module, "RawWeights", "Weights of one linear layer as the caller holds them.")
+      .def(nb::init<const Inputs&, const Inputs&, const Inputs&, bool>(), "weight"_a, "scale"_a, "bias"_a,
+           "k_last"_a);
+  nb::class_<PackedWeights>(module, "PackedWeights",
+                            "Weights of one linear layer in the order the kernels read.")
+      .def_prop_ro("dtype",
+                   [](const PackedWeights& weights) { return std::string(dtype_name(weights.dtype())); })
+      .def_prop_ro("experts", &PackedWeights::experts)
+      .def_prop_ro("k", &PackedWeights::k)
+      .def_prop_ro("n", &PackedWeights::n)
+      .def_prop_ro("nbytes", &PackedWeights::bytes);
+  module.def(
+      "pack_linear1",
+      [](const RawWeights& weights, bool gated, int threads) {
+        return unconst(value_or_raise(
+            unlocked([&] { return PackedWeights::pack_linear1(weights.views, gated, threads); })));
+      },
+      "weights"_a, "gated"_a, "threads"_a);
+  module.def(
+      "pack_linear2",
+      [](const RawWeights& weights, int threads) {
+        return unconst(
+            value_or_raise(unlocked([&] { return PackedWeights::pack_linear2(weights.views, threads); })));
+      },
+      "weights"_a, "threads"_a);
+}
+
+void bind_plan(nb::module_& module) {
+  nb::class_<Activation>(module, "Activation",
+                         "Activation between the linear layers; None stands for the default.")
+      .def(
+          "__init__",
+          [](Activation* self, std::string name, std::optional<double> clamp, std::optional<double> alpha,
+             std::optional<double> beta, std::optional<double> linear_beta) {
+            new (self) Activation{std::move(name), clamp, alpha, beta, linear_beta};
+          },
+          "name"_a, "clamp"_a.none(), "alpha"_a.none(), "beta"_a.none(), "linear_beta"_a.none());
+  nb::class_<Plan>(module, "Plan", "A planned layer on a buffer.")
+      .def_static(
+          "create",
+          [](std::shared_ptr<SymmBuffer> buffer, const AnyWeights& weight1, const AnyWeights& weight2,
+             const AnyWeights& shared_weight1, const AnyWeights& shared_weight2, const Activation& activation,
+             const std::optional<std::string>& shared_expert_quant_out_dtype) {
+            auto plan = std::make_unique<Plan>();
+            Layer layer;
+            plan->take(weight1, layer.packed1, layer.weight1);
+            plan->take(weight2, layer.packed2, layer.weight2);
+            plan->take(shared_weight1, layer.shared_packed1, layer.shared_weight1);
+            plan->take(shared_weight2, layer.shared_packed2, layer.shared_weight2);
+            layer.activation = activation;
+            if (shared_expert_quant_out_dtype) {
+              layer.shared_expert_quant_out_dtype = dtype_from_name(*shared_expert_quant_out_dtype);
+            }
+            plan->moe = value_or_raise(
+                unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
+            return plan;
+          },
+          "buffer"_a, "weight1"_a, "weight2"_a, "shared_weight1"_a, "shared_weight2"_a, "activation"_a,
+          "shared_expert_quant_out_dtype"_a.none())
+      .def(
+          "run",
+          [](Plan& plan, const Input& x, const Input* scales, const Input& topk_ids,
+             const Input& topk_weights, const Input* x_active_mask, const Output& y,
+             const Output& expert_token_nums) {
+            CallArgs args;
+            args.x = x.view;
+            args.scales = view_of(scales);
+            args.topk_ids = topk_ids.view;
+            args.topk_weights = topk_weights.view;
+            args.x_active_mask = view_of(x_active_mask);
+            args.y = y.ref;
+            args.expert_token_nums = expert_token_nums.ref;
+            raise_if_error(unlocked([&] { return plan.moe->run(args); }));
+          },
+          "x"_a, "scales"_a.none(), "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a,
+          "expert_token_nums"_a)
+      .def(
+          "description", [](const Plan& plan) { return plan.moe->description(); },
+          "The plan as (key, value) pairs.")
+      .def(
+          "describe", [](const Plan& plan) { return plan.moe->describe(); }, "The plan as text.");
+}
+
+}  // namespace
+
+void bind_layer(nb::module_& module) {
+  bind_weights(module);
+  bind_plan(module);
+}
+
+}  // namespace megamoe::python

@@ -1,0 +1,386 @@
+"""Forms in which the weights, scales and tokens of the coded scenarios may come, and wrong ones.
+
+The reference of each test is the same call in its plainest form, which test_vectors.py holds to the cases.
+"""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import megamoe
+from layers import BF16, bits
+
+TOKENS, HIDDEN, INTER, EXPERTS, TOPK = 9, 128, 64, 4, 2
+E8M0 = ml_dtypes.float8_e8m0fnu
+CODES = {
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+    "float4_e2m1": np.uint8,
+}
+# token type, weight type
+MX = [
+    ("float8_e4m3fn", "float8_e4m3fn"),
+    ("float8_e5m2", "float8_e5m2"),
+    ("float8_e4m3fn", "float4_e2m1"),
+    ("float4_e2m1", "float4_e2m1"),
+]
+
+
+def codes_of(rng, kind, shape):
+    """Random codes without NaN and infinities, packed types with half the columns."""
+    if kind == "float4_e2m1":
+        return rng.integers(0, 256, (*shape[:-1], shape[-1] // 2), np.uint8)
+    values = rng.standard_normal(shape).astype(np.float32).clip(-3, 3)
+    return values.astype(CODES[kind])
+
+
+def mx_scales(rng, *shape):
+    return rng.integers(118, 124, shape, np.uint8)
+
+
+class Layer:
+    """A layer of one rank in an MX scenario; all arrays as bytes or ml_dtypes types."""
+
+    def __init__(self, token, weight, seed=0, experts=EXPERTS):
+        rng = np.random.default_rng(seed)
+        self.token, self.weight = token, weight
+        self.x = rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32).astype(BF16)
+        self.ids = np.stack([rng.permutation(EXPERTS)[:TOPK] for _ in range(TOKENS)]).astype(np.int32)
+        self.router = rng.random((TOKENS, TOPK), np.float32)
+        self.l1 = codes_of(rng, weight, (experts, 2 * INTER, HIDDEN))
+        self.l2 = codes_of(rng, weight, (experts, HIDDEN, INTER))
+        self.sf1 = mx_scales(rng, experts, 2 * INTER, HIDDEN // 64, 2)
+        self.sf2 = mx_scales(rng, experts, HIDDEN, INTER // 64, 2)
+
+    def buffer(self, **changes):
+        settings = dict(dispatch_quant_mode=4, dispatch_quant_out_dtype=self.token, threads=1) | changes
+        return megamoe.get_symm_buffer_for_mega_moe(None, EXPERTS, TOKENS, TOPK, HIDDEN, INTER, **settings)
+
+    def weights(self, prefix=""):
+        """Arguments of the weights, for the routed or the shared experts."""
+        return {
+            f"{prefix}l1_weights": self.l1,
+            f"{prefix}l2_weights": self.l2,
+            f"{prefix}l1_weights_sf": self.sf1,
+            f"{prefix}l2_weights_sf": self.sf2,
+            f"{prefix}weight1_type": self.weight,
+            f"{prefix}weight2_type": self.weight,
+        }
+
+    def call(self, **changes):
+        tokens = dict(x=self.x, topk_ids=self.ids, topk_weights=self.router)
+        return tokens | self.weights() | changes
+
+    def run(self, buffer=None, **changes):
+        with self.buffer() if buffer is None else buffer as made:
+            return bits(megamoe.mega_moe(sym_buffer=made, **self.call(**changes))[0])
+
+
+@pytest.fixture(params=MX, ids="-".join)
+def layer(request):
+    return Layer(*request.param)
+
+
+def test_torch_types(layer):
+    expected = layer.run()
+    kind = torch.float4_e2m1fn_x2 if layer.weight == "float4_e2m1" else getattr(torch, layer.weight)
+    changes = {}
+    for name, dtype in (("weights", kind), ("weights_sf", torch.float8_e8m0fnu)):
+        for side in ("l1", "l2"):
+            array = layer.call()[f"{side}_{name}"]
+            changes[f"{side}_{name}"] = torch.from_numpy(array.view(np.uint8)).view(dtype)
+    changes |= dict(weight1_type=None, weight2_type=None)
+    np.testing.assert_array_equal(layer.run(**changes), expected)
+    changes |= dict(weight1_type=kind, weight2_type=296 if "4_e2" in layer.weight else kind)
+    np.testing.assert_array_equal(layer.run(**changes), expected)
+
+
+def test_lists_strides_and_ml_dtypes_scales(layer):
+    expected = layer.run()
+    lists = {name: list(value) for name, value in layer.call().items() if name[:2] in ("l1", "l2")}
+    lists["l1_weights_sf"] = [scale.view(E8M0) for scale in layer.sf1]
+    np.testing.assert_array_equal(layer.run(**lists), expected)
+    wide = np.zeros((EXPERTS, 2 * layer.l1.shape[1], layer.l1.shape[2]), layer.l1.dtype)
+    wide[:, ::2] = layer.l1
+    np.testing.assert_array_equal(layer.run(l1_weights=wide[:, ::2]), expected)
+
+
+def swapped(codes, kind):
+    """The matrices with rows and columns swapped, packed again along the new last dimension."""
+    if kind != "float4_e2m1":
+        return np.ascontiguousarray(codes.swapaxes(1, 2))
+    nibbles = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], -1).swapaxes(1, 2)
+    return np.ascontiguousarray(nibbles[..., ::2] | nibbles[..., 1::2] << 4)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_transposed(layer, packed):
+    expected = layer.run()
+    turned = [swapped(codes, layer.weight) for codes in (layer.l1, layer.l2)]
+    if not packed:
+        got = layer.run(
+            l1_weights=turned[0], l2_weights=turned[1], transpose_weight1=True, transpose_weight2=True
+        )
+        np.testing.assert_array_equal(got, expected)
+        np.testing.assert_array_equal(layer.run(l2_weights=turned[1], transpose_weight2=True), expected)
+        return
+    made = megamoe.pack_weights(
+        *turned,
+        l1_sf=layer.sf1,
+        l2_sf=layer.sf2,
+        weight1_type=layer.weight,
+        weight2_type=layer.weight,
+        transposed=True,
+    )
+    assert made.l1.dtype == layer.weight
+    none = dict(l1_weights_sf=None, l2_weights_sf=None)
+    np.testing.assert_array_equal(layer.run(l1_weights=made.l1, l2_weights=made.l2, **none), expected)
+
+
+@pytest.mark.parametrize("framework", ["bytes", "ml_dtypes", "torch"])
+@pytest.mark.parametrize("token", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1"])
+def test_tokens_as_codes(token, framework):
+    """Codes that the caller makes give what the dispatch makes of the same tokens."""
+    layer = Layer(token, token, seed=3)
+    expected = layer.run()
+    rule = {"float8_e4m3fn": "mx_floor_e4m3", "float8_e5m2": "mx_floor_e5m2", "float4_e2m1": "mx_floor_e2m1"}
+    codes, scales = megamoe.quantise(rule[token], layer.x)
+    codes, scales = codes.view(np.uint8), scales.view(np.uint8)
+    if framework == "ml_dtypes":
+        codes, scales = codes.view(CODES[token]), scales.view(E8M0)
+    if framework == "torch":
+        kind = torch.float4_e2m1fn_x2 if token == "float4_e2m1" else getattr(torch, token)
+        codes = torch.from_numpy(codes).view(kind)
+        scales = torch.from_numpy(scales).view(torch.float8_e8m0fnu)
+    buffer = layer.buffer(dispatch_quant_mode=0)
+    with buffer:
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call(x=codes, scales=scales))
+        assert tuple(y.shape) == (TOKENS, HIDDEN)
+        assert y.dtype == (torch.bfloat16 if framework == "torch" else BF16)
+        np.testing.assert_array_equal(bits(y), expected)
+        with pytest.raises(TypeError, match="^x "):
+            megamoe.mega_moe(sym_buffer=buffer, **layer.call(scales=scales))
+        with pytest.raises(ValueError, match="^scales "):
+            megamoe.mega_moe(sym_buffer=buffer, **layer.call(x=codes, scales=scales[:-1]))
+
+
+@pytest.mark.parametrize("form", ["stacked", "list", "packed"])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float4_e2m1"])
+def test_shared_experts(kind, form):
+    """Two equal shared experts count twice, whatever form they come in and whatever the routed ones are."""
+    layer, shared = Layer("float8_e4m3fn", "float4_e2m1"), Layer("float8_e4m3fn", kind, seed=5, experts=2)
+    plain = layer.run(**shared.weights("shared_"))
+    assert not np.array_equal(plain, layer.run())
+    arguments = shared.weights("shared_")
+    if form == "list":
+        arguments = {key: list(value) if key[-4:] != "type" else value for key, value in arguments.items()}
+    if form == "packed":
+        made = megamoe.pack_weights(
+            shared.l1, shared.l2, l1_sf=shared.sf1, l2_sf=shared.sf2, weight1_type=kind, weight2_type=kind
+        )
+        arguments = dict(shared_l1_weights=made.l1, shared_l2_weights=made.l2)
+    np.testing.assert_array_equal(layer.run(**arguments), plain)
+    other = layer.run(shared_expert_quant_out_dtype="float4_e2m1", **arguments) if "4_" in kind else None
+    assert other is None or not np.array_equal(other, plain)
+
+
+def int_layer(seed=0):
+    """Arguments of a call of an int4 layer, weights as bytes, and a buffer for it."""
+    rng = np.random.default_rng(seed)
+    layer = Layer("float8_e4m3fn", "float8_e4m3fn", seed)
+    call = dict(
+        x=layer.x,
+        topk_ids=layer.ids,
+        topk_weights=layer.router,
+        l1_weights=rng.integers(0, 256, (EXPERTS, HIDDEN, INTER), np.uint8),
+        l2_weights=rng.integers(0, 256, (EXPERTS, INTER, HIDDEN // 2), np.uint8),
+        l1_weights_sf=rng.random((EXPERTS, 2 * INTER), np.float32) / 64,
+        l2_weights_sf=rng.random((EXPERTS, HIDDEN), np.float32) / 64,
+        weight1_type="int4",
+        weight2_type="int4",
+    )
+    return call, layer.buffer(dispatch_quant_mode=2, dispatch_quant_out_dtype=None)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_int4_as_words(framework):
+    call, buffer = int_layer()
+    with buffer:
+        expected = bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0])
+        assert "A8W4-INT" in buffer.describe()
+        words = {name: call[name].view(np.int32) for name in ("l1_weights", "l2_weights")}
+        if framework == "torch":
+            words = {name: torch.from_numpy(array) for name, array in words.items()}
+        for stated in (None, "int4"):
+            other = call | words | dict(weight1_type=stated, weight2_type=stated)
+            np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **other)[0]), expected)
+
+
+@pytest.mark.parametrize("form", ["stacked", "list", "packed"])
+def test_bias(form):
+    """A bias of Linear2 adds itself, times the sum of the router weights."""
+    call, buffer = int_layer(1)
+    del call["weight1_type"], call["weight2_type"]
+    rng = np.random.default_rng(2)
+    call["l1_weights"] = rng.integers(-9, 9, (EXPERTS, HIDDEN, 2 * INTER), np.int8)
+    call["l2_weights"] = rng.integers(-9, 9, (EXPERTS, INTER, HIDDEN), np.int8)
+    bias1 = rng.standard_normal((EXPERTS, 2 * INTER)).astype(np.float32)
+    bias2 = np.full((EXPERTS, HIDDEN), 64, np.float32)
+    with buffer:
+
+        def run(**changes):
+            return megamoe.mega_moe(sym_buffer=buffer, **call | changes)[0].astype(np.float32)
+
+        plain = run()
+        expected = plain + 64 * call["topk_weights"].sum(axis=1, keepdims=True)
+        changes = dict(l2_bias=bias2)
+        if form == "list":
+            changes = dict(l2_bias=list(bias2))
+        if form == "packed":
+            made = megamoe.pack_weights(
+                call["l1_weights"],
+                call["l2_weights"],
+                l1_sf=call["l1_weights_sf"],
+                l2_sf=call["l2_weights_sf"],
+                l2_bias=bias2,
+            )
+            none = dict(l1_weights_sf=None, l2_weights_sf=None)
+            changes = dict(l1_weights=made.l1, l2_weights=made.l2, **none)
+            with pytest.raises(ValueError, match="^l2_bias = ndarray: expected None, l2_weights is packed"):
+                run(**changes, l2_bias=bias2)
+        np.testing.assert_allclose(run(**changes), expected, rtol=2e-2, atol=0.5)
+        assert not np.array_equal(run(l1_bias=bias1), plain)
+
+
+def test_fractal_tensors():
+    """The tiled layouts by their formula, in either framework, stacked and as a list."""
+    layer = Layer("float8_e4m3fn", "float8_e4m3fn", seed=7)
+    expected = layer.run()
+
+    def tiled(codes):
+        experts, rows, columns = codes.shape
+        tiles = codes.view(np.uint8).reshape(experts, rows // 16, 16, columns // 32, 32)
+        return np.ascontiguousarray(tiles.transpose(0, 3, 1, 2, 4))
+
+    storage = [tiled(codes) for codes in (layer.l1, layer.l2)]
+    for make in (lambda array: array, torch.from_numpy):
+        fractal = [
+            megamoe.FractalTensor(make(array), codes.shape)
+            for array, codes in zip(storage, (layer.l1, layer.l2))
+        ]
+        np.testing.assert_array_equal(layer.run(l1_weights=fractal[0], l2_weights=fractal[1]), expected)
+    lists = [megamoe.FractalTensor(array, layer.l1.shape[1:]) for array in storage[0]]
+    np.testing.assert_array_equal(layer.run(l1_weights=lists), expected)
+    kept = [repr(item) for item in fractal]
+    assert kept[0] == "<megamoe.FractalTensor (4, 128, 128) of uint8, FRACTAL_NZ>"
+
+
+LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=9)
+
+
+@pytest.mark.parametrize(
+    "change, kind, text",
+    [
+        (dict(weight1_type=None), TypeError, "weight1_type = None: expected the type that the bytes of l1_w"),
+        (dict(weight1_type="int8"), TypeError, "weight1_type = int8: expected the type that the bytes of"),
+        (dict(weight2_type="int4"), ValueError, "l2_weights_sf has 1 tensors: expected one of shape (4, 64)"),
+        (dict(weight1_type="float8_e5m2", weight2_type="float8_e5m2"), ValueError, "l1_weights_sf has shape"),
+        (dict(l1_weights_sf=None), ValueError, "l1_weights_sf has no tensors"),
+        (dict(l1_weights_sf=LAYER.sf1[:, :-1]), ValueError, "l1_weights_sf has shape (4, 127, 2, 2)"),
+        (dict(l2_weights_sf=LAYER.sf2.astype(np.float32)), TypeError, "l2_weights_sf has type float32"),
+        (dict(l2_weights_sf=LAYER.sf2.astype(np.int32)), TypeError, "l2_weights_sf = int32"),
+        (dict(l1_weights=LAYER.l1.astype(ml_dtypes.float4_e2m1fn)), TypeError, "l1_weights = float4_e2m1fn"),
+        (dict(l1_weights=LAYER.l1.astype(np.float16)), TypeError, "l1_weights = float16: expected bfloat16"),
+        (
+            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 128, 64))),
+            ValueError,
+            "l1_weights has 32768 bytes: expected 16384 for shape (4, 128, 64) in layout FRACTAL_NZ",
+        ),
+        (
+            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 128, 128), "NZ")),
+            ValueError,
+            "l1_weights has layout NZ: expected FRACTAL_NZ or FRACTAL_NZ_C0_32",
+        ),
+        (
+            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 4, 32, 128))),
+            ValueError,
+            "l1_weights has 4 dimensions: expected 2 or 3",
+        ),
+        (
+            dict(l1_weights=megamoe.FractalTensor(LAYER.l1[::2], (2, 128, 128))),
+            ValueError,
+            "l1_weights = array with gaps: expected contiguous storage",
+        ),
+        (
+            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, -1, 128))),
+            ValueError,
+            "l1_weights has shape (4, -1, 128): expected sizes in",
+        ),
+        (
+            dict(l2_weights=[megamoe.FractalTensor(LAYER.l2[0], (128, 64)), *LAYER.l2[1:]]),
+            ValueError,
+            "l2_weights[1] has layout ND: expected FRACTAL_NZ like l2_weights[0]",
+        ),
+        (
+            LAYER.weights("shared_") | dict(shared_l1_weights_sf=None),
+            ValueError,
+            "shared_l1_weights_sf has no tensors",
+        ),
+        (
+            LAYER.weights("shared_") | dict(shared_expert_quant_out_dtype="int8"),
+            TypeError,
+            "shared_l1_weights has type float4_e2m1: expected one of int8, int4 with token codes of",
+        ),
+        (
+            LAYER.weights("shared_") | dict(shared_l2_bias=np.zeros((4, 3), np.float32)),
+            ValueError,
+            "shared_l2_bias has shape (4, 3): expected (4, 128)",
+        ),
+    ],
+    ids=itertools.count(),
+)
+def test_wrong_values(change, kind, text):
+    expected = LAYER.run()
+    with LAYER.buffer() as buffer:
+        with pytest.raises(kind) as caught:
+            megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(**change))
+        assert text in str(caught.value)
+        assert isinstance(caught.value.code, megamoe.Code)
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **LAYER.call())
+        np.testing.assert_array_equal(bits(y), expected)
+
+
+def test_packed_weights_of_another_type():
+    made = megamoe.pack_weights(
+        LAYER.l1, LAYER.l2, l1_sf=LAYER.sf1, l2_sf=LAYER.sf2, weight1_type=296, weight2_type=296
+    )
+    packed = dict(l1_weights=made.l1, l2_weights=made.l2, l1_weights_sf=None, l2_weights_sf=None)
+    np.testing.assert_array_equal(LAYER.run(**packed), LAYER.run())
+    with pytest.raises(ValueError, match="weight1_type = int8: expected the type of l1_weights, float4_e2m1"):
+        LAYER.run(**packed | dict(weight1_type="int8"))
+    with pytest.raises(TypeError, match="l1_weights = PackedWeights: expected weights that are not packed"):
+        megamoe.pack_weights(*made)
+
+
+def test_buffer_sizes():
+    """The size of the coded scenarios is that of their buffers."""
+    for mode, kind, codes in (
+        (4, 23, "float8_e5m2"),
+        (4, 24, "float8_e4m3fn"),
+        (4, 296, "float4_e2m1"),
+        (0, 24, "float8_e4m3fn"),
+        (2, 1, None),
+    ):
+        for combine in (0, 3, 4):
+            settings = dict(
+                dispatch_quant_mode=mode, dispatch_quant_out_dtype=kind, combine_quant_mode=combine
+            )
+            with LAYER.buffer(**settings) as buffer:
+                assert buffer.ccl_buffer_size == megamoe.get_mega_moe_ccl_buffer_size(
+                    1, EXPERTS, TOKENS, TOPK, HIDDEN, **settings
+                )
+                assert buffer.dispatch_quant_out_dtype == kind
+                assert buffer.token_codes == codes
