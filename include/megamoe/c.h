@@ -75,7 +75,8 @@ typedef struct megamoe_buffer_config {
   int32_t rank_num_per_server;
   int32_t combine_comm_mode;
   const char* comm_alg;
-  const char* profile;
+  const char* profile;     /* "cpu", "ascend_a2_a3", "ascend_950", "mega_moe_v1" */
+  int64_t ccl_buffer_size; /* most bytes of symmetric memory of one rank; 0 = as many as needed */
 } megamoe_buffer_config;
 MEGAMOE_API void megamoe_init_buffer_config(megamoe_buffer_config* config, size_t struct_size);
 

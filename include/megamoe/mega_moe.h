@@ -34,7 +34,11 @@ struct BufferConfig {
   int topo_type = 0;
   int rank_num_per_server = 2;
   int combine_comm_mode = 0;
-  std::string profile = "cpu";  ///< whose limits hold
+  /// Whose limits hold: "cpu" (what the arithmetic needs), "ascend_a2_a3", "ascend_950", "mega_moe_v1".
+  /// docs/limits.md lists them.
+  std::string profile = "cpu";
+  /// Bytes of symmetric memory that one rank may take; 0 = as many as needed. Fewer than needed are an error.
+  int64_t ccl_buffer_size = 0;
 };
 
 /// What each rank chooses for itself.
@@ -105,8 +109,8 @@ class MEGAMOE_API SymmBuffer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Bytes of symmetric memory one rank needs (get_mega_moe_ccl_buffer_size). Exact in 64 bits; overflow is an
-/// error.
+/// Bytes of symmetric memory one rank needs (get_mega_moe_ccl_buffer_size), whatever config.ccl_buffer_size
+/// is. Exact in 64 bits; overflow is an error.
 MEGAMOE_API Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& config);
 
 /// Raw weights of one linear layer of this rank's experts: one stacked tensor or one tensor per expert.

@@ -106,7 +106,8 @@ void bind_config(nb::module_& module) {
       .def_rw("topo_type", &BufferConfig::topo_type)
       .def_rw("rank_num_per_server", &BufferConfig::rank_num_per_server)
       .def_rw("combine_comm_mode", &BufferConfig::combine_comm_mode)
-      .def_rw("profile", &BufferConfig::profile);
+      .def_rw("profile", &BufferConfig::profile)
+      .def_rw("ccl_buffer_size", &BufferConfig::ccl_buffer_size);
   module.def(
       "ccl_buffer_size",
       [](int64_t ep_world_size, const BufferConfig& config) {

@@ -86,6 +86,7 @@ Result<BufferConfig> to_config(const megamoe_buffer_config* config) {
   result.combine_comm_mode = c.combine_comm_mode;
   if (c.comm_alg != nullptr) result.comm_alg = c.comm_alg;
   if (c.profile != nullptr) result.profile = c.profile;
+  result.ccl_buffer_size = c.ccl_buffer_size;
   return result;
 }
 

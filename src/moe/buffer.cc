@@ -75,8 +75,30 @@ comm::Settings settings_of(const BufferConfig& config, const comm::SymmLayout& l
       {"rank_num_per_server", std::to_string(config.rank_num_per_server)},
       {"combine_comm_mode", std::to_string(config.combine_comm_mode)},
       {"profile", config.profile},
-      {"ccl_buffer_size", std::to_string(layout.total)},
+      {"ccl_buffer_size", std::to_string(config.ccl_buffer_size != 0 ? config.ccl_buffer_size
+                                                                     : static_cast<int64_t>(layout.total))},
   };
+}
+
+Status check_buffer_size(const BufferConfig& config, const comm::SymmLayout& layout) {
+  const auto needed = static_cast<int64_t>(layout.total);
+  if (config.ccl_buffer_size == 0 || config.ccl_buffer_size >= needed) return Status::ok();
+  return Status(Code::kInvalidArgument, "ccl_buffer_size = " + std::to_string(config.ccl_buffer_size) +
+                                            ": expected 0 (automatic) or at least " + std::to_string(needed) +
+                                            " bytes");
+}
+
+// Profiles whose ranks all pass the same number of tokens.
+Status check_tokens(const comm::CallMatrix& matrix, const ProfileInfo& profile) {
+  if (allows(profile.profile, Parameter::kUnequalTokens)) return Status::ok();
+  for (int64_t r = 1; r < matrix.ranks(); ++r) {
+    if (matrix.tokens(r) == matrix.tokens(0)) continue;
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(r) + ": x has " +
+                                              std::to_string(matrix.tokens(r)) + " tokens: expected " +
+                                              std::to_string(matrix.tokens(0)) + " as on rank 0 (profile " +
+                                              profile.name + ")");
+  }
+  return Status::ok();
 }
 
 // A rank whose own arguments are wrong still meets the others, so that nobody waits for it: the difference in
@@ -136,6 +158,7 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
                        const comm::SymmLayout& layout_in, int threads_in, Isa isa_in)
     : group(group_in),
       config(config_in),
+      profile(*moe::find_profile(config_in.profile)),
       codec(codec_in),
       combine_codec(combine_codec_in),
       pass_through(
@@ -258,6 +281,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
   Result<comm::SymmLayout> layout = moe::plan_layout(config, group.size());
   if (!layout) return layout.status();
 
+  MEGAMOE_RETURN_IF_ERROR(moe::check_buffer_size(config, *layout));
   // The tables of the routing are smaller than the segment: what passes here has room for them.
   MEGAMOE_RETURN_IF_ERROR(comm::check_host_memory(layout->total, group.size()));
 
@@ -307,6 +331,7 @@ Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
   if (!local.is_ok()) token_map.clear();
   record.counts = token_map.counts();
   Status verdict = comm::exchange(*session, layout, record, matrix);
+  if (verdict.is_ok()) verdict = moe::check_tokens(matrix, moe::profile_info(profile));
   // A wait that a failure or a destroy() cut short is no verdict: peers may hold another one and wait for
   // rows.
   if (!verdict.is_ok() && session->broken().is_ok() && !destroyed) session->end_call();

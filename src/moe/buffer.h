@@ -15,6 +15,7 @@
 #include "comm/session.h"
 #include "kernel/registry.h"
 #include "megamoe/mega_moe.h"
+#include "moe/limits.h"
 #include "moe/scenarios.h"
 #include "moe/schedule.h"
 #include "moe/trace.h"
@@ -70,9 +71,6 @@ struct Scratch {
   std::byte* members = nullptr;  ///< their slots
 };
 
-/// Shared experts of one rank.
-inline constexpr int64_t kMaxSharedExperts = 64;
-
 /// Which experts a row passes through.
 enum RowSetIndex { kRouted = 0, kShared = 1 };
 inline constexpr int kRowSets = 2;
@@ -127,6 +125,7 @@ class SymmBuffer::Impl {
 
   Group group;
   BufferConfig config;
+  moe::Profile profile;
   const moe::Codec* codec;
   const moe::Codec* combine_codec;  ///< null where combine rows are bfloat16
   bool pass_through;                ///< x comes as codes

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "moe/quantities.h"
+
 namespace megamoe {
 namespace moe {
 namespace {
@@ -102,6 +104,9 @@ Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<Sym
   Result<moe::ActivationPlan> activation = moe::plan_activation(impl->layer.activation);
   if (!activation) return activation.status();
   impl->activation = *activation;
+  moe::Quantities quantities = moe::quantities_of(owner.config, owner.group.size());
+  moe::add_layer(impl->layer, impl->activation, owner.codec->codes(), quantities);
+  MEGAMOE_RETURN_IF_ERROR(moe::check_limits(owner.profile, moe::LimitStage::kLayer, quantities));
   MEGAMOE_RETURN_IF_ERROR(impl->plan_routed(owner));
   MEGAMOE_RETURN_IF_ERROR(impl->plan_shared(owner));
   return impl;
@@ -141,11 +146,6 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
   MEGAMOE_RETURN_IF_ERROR(moe::make_sources(
       -1, {layer.shared_weight1, layer.shared_packed1, activation.gated, "shared_weight1"},
       {layer.shared_weight2, layer.shared_packed2, false, "shared_weight2"}, config, *ops, plan));
-  if (plan.experts > moe::kMaxSharedExperts) {
-    return Status(Code::kInvalidArgument, "shared_weight1 has " + std::to_string(plan.experts) +
-                                              " experts: expected at most " +
-                                              std::to_string(moe::kMaxSharedExperts));
-  }
   if (owner.pass_through && typed && layer.shared_expert_quant_out_dtype != config.dispatch_quant_out_dtype) {
     return Status(Code::kInvalidArgument,
                   std::string("shared_expert_quant_out_dtype = ") +

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "moe/limits.h"
+#include "moe/quantities.h"
 #include "moe/scenarios.h"
 
 namespace megamoe::moe {
@@ -17,35 +18,6 @@ std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", value);
   return text;
-}
-
-Status expect_one_of(const char* name, int value, std::initializer_list<int> choices,
-                     const std::string& when = "") {
-  std::string expected;
-  for (const int choice : choices) {
-    if (value == choice) return Status::ok();
-    expected += (expected.empty() ? "" : " or ") + std::to_string(choice);
-  }
-  return Status(Code::kInvalidArgument,
-                std::string(name) + " = " + std::to_string(value) + ": expected " + expected + when);
-}
-
-// Each way to merge the rows of a token belongs to one kind of topology.
-Status check_topology(const BufferConfig& config, int64_t ranks) {
-  MEGAMOE_RETURN_IF_ERROR(expect_one_of("topo_type", config.topo_type, {0, 1, 2}));
-  if (config.topo_type != 0 && ranks % config.rank_num_per_server != 0) {
-    return Status(Code::kInvalidArgument,
-                  "rank_num_per_server = " + std::to_string(config.rank_num_per_server) +
-                      ": expected a divisor of the " + std::to_string(ranks) + " ranks");
-  }
-  const int mode = config.combine_comm_mode;
-  MEGAMOE_RETURN_IF_ERROR(
-      expect_one_of("combine_comm_mode", mode, {kEachSlotAlone, kMergeRanks, kMergeDomains}));
-  if (mode == kEachSlotAlone) return Status::ok();
-  const std::string when = " with combine_comm_mode " + std::to_string(mode);
-  MEGAMOE_RETURN_IF_ERROR(expect_one_of("combine_quant_mode", config.combine_quant_mode, {0}, when));
-  if (mode == kMergeRanks) return expect_one_of("topo_type", config.topo_type, {0}, when);
-  return expect_one_of("topo_type", config.topo_type, {1, 2}, when);
 }
 
 // Which parameters an activation takes, and its defaults. One row each.
@@ -126,7 +98,10 @@ int64_t local_experts(const BufferConfig& config, int64_t ranks, int64_t rank) {
 
 Result<int64_t> capacity(const BufferConfig& config, int64_t ranks) {
   int64_t most = 0;
-  const int64_t slots = config.num_topk;  // the same expert may stand in several slots of a token
+  // Where the same expert may stand in several slots of a token, all of them can go to one rank.
+  const bool repeated = allows(*find_profile(config.profile), Parameter::kRepeatedExperts);
+  const int64_t slots =
+      repeated ? config.num_topk : std::min(config.num_topk, experts_per_rank(config, ranks));
   if (__builtin_mul_overflow(config.num_max_tokens_per_rank, ranks, &most) ||
       __builtin_mul_overflow(most, slots, &most)) {
     return Status(Code::kInvalidArgument,
@@ -139,40 +114,21 @@ Result<int64_t> capacity(const BufferConfig& config, int64_t ranks) {
 }
 
 Status check_config(const BufferConfig& config, int64_t ranks) {
-  MEGAMOE_RETURN_IF_ERROR(check_profile(config.profile));
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"ep_world_size", ranks},
-      {"num_experts", config.num_experts},
-      {"num_max_tokens_per_rank", config.num_max_tokens_per_rank},
-      {"num_topk", config.num_topk},
-      {"hidden", config.hidden},
-      {"intermediate_hidden", config.intermediate_hidden},
-      {"rank_num_per_server", config.rank_num_per_server},
-  };
-  for (const auto& [name, value] : sizes) MEGAMOE_RETURN_IF_ERROR(check_limit(config.profile, name, value));
-  if (config.max_recv_token_num < 0) {
-    return Status(Code::kInvalidArgument,
-                  "max_recv_token_num = " + std::to_string(config.max_recv_token_num) +
-                      ": expected 0 (automatic) or a number of rows");
-  }
+  Result<Profile> profile = find_profile(config.profile);
+  if (!profile) return profile.status();
+  MEGAMOE_RETURN_IF_ERROR(check_limits(*profile, LimitStage::kConfig, quantities_of(config, ranks)));
   if (Result<int64_t> rows = capacity(config, ranks); !rows) return rows.status();
   Result<const Codec*> codec = find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   if (!codec) return codec.status();
   if (!config.comm_alg.empty()) {
     return Status(Code::kInvalidArgument, "comm_alg = \"" + config.comm_alg + "\": expected \"\"");
   }
-  Result<const Codec*> combine = find_combine_codec(config.combine_quant_mode);
-  if (!combine) return combine.status();
-  if (config.topk_weights_type != 0 && config.topk_weights_type != 1) {
-    return Status(Code::kInvalidArgument,
-                  "topk_weights_type = " + std::to_string(config.topk_weights_type) + ": expected 0 or 1");
-  }
   if ((*codec)->codes() == DType::kFloat4E2M1 && config.hidden % 2 != 0) {
     return Status(Code::kInvalidArgument,
                   "hidden = " + std::to_string(config.hidden) +
                       ": expected an even number with dispatch_quant_out_dtype float4_e2m1");
   }
-  return check_topology(config, ranks);
+  return Status::ok();
 }
 
 Result<ActivationPlan> plan_activation(const Activation& activation) {
@@ -228,6 +184,8 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
   }
+  const Profile profile = *find_profile(config.profile);
+  MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));
   const int64_t tokens = args.x.shape[0];
   if (tokens > config.num_max_tokens_per_rank) {
     return Status(Code::kCapacity, "x has " + std::to_string(tokens) +

@@ -152,6 +152,29 @@ static void test_versions(void) {
   CHECK(strstr(megamoe_last_error(), "config.struct_size = 0: expected ") != NULL);
 }
 
+static void test_profile(void) {
+  megamoe_buffer_config config;
+  megamoe_group* group = NULL;
+  megamoe_buffer* buffer = NULL;
+  int64_t bytes = 0;
+  fill_config(&config);
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == 0);
+  CHECK(megamoe_group_self(&group) == 0);
+  config.ccl_buffer_size = bytes - 1;
+  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "ccl_buffer_size = ") != NULL);
+  config.ccl_buffer_size = bytes;
+  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
+  megamoe_buffer_release(buffer);
+  megamoe_group_release(group);
+  config.profile = "ascend_950";
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(),
+               "ep_world_size = 1: expected a value in [2, 1024] (profile ascend_950)") != NULL);
+  config.profile = "gpu";
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == kInvalidArgument);
+}
+
 static void test_errors(void) {
   megamoe_tensor tensors[2];
   megamoe_linear_weights weights1, weights2;
@@ -189,6 +212,7 @@ int main(void) {
   test_layer(0);
   test_layer(1);
   test_versions();
+  test_profile();
   test_errors();
   printf("%d failures\n", failures);
   return failures != 0;

@@ -30,7 +30,7 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
       {"intermediate", [](BufferConfig& c) { c.intermediate_hidden = -4; },
        "intermediate_hidden = -4: expected a value in [1, "},
       {"max_recv", [](BufferConfig& c) { c.max_recv_token_num = -1; },
-       "max_recv_token_num = -1: expected 0 (automatic) or a number of rows"},
+       "max_recv_token_num = -1: expected a value in [0, "},
       {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; },
        "dispatch_quant_mode = 3: expected one of 0, 2, 4"},
       {"out dtype",
@@ -40,13 +40,13 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
        },
        "dispatch_quant_out_dtype = float8_e5m2: expected one of undefined, int8 with dispatch_quant_mode 2"},
       {"combine mode", [](BufferConfig& c) { c.combine_quant_mode = 2; },
-       "combine_quant_mode = 2: expected one of 0, 3, 4"},
+       "combine_quant_mode = 2: expected 0, 3 or 4"},
       {"comm_alg", [](BufferConfig& c) { c.comm_alg = "ring"; }, "comm_alg = \"ring\": expected \"\""},
       {"weights type", [](BufferConfig& c) { c.topk_weights_type = 2; },
        "topk_weights_type = 2: expected 0 or 1"},
-      {"topo", [](BufferConfig& c) { c.topo_type = 3; }, "topo_type = 3: expected 0 or 1 or 2"},
+      {"topo", [](BufferConfig& c) { c.topo_type = 3; }, "topo_type = 3: expected 0, 1 or 2"},
       {"comm mode", [](BufferConfig& c) { c.combine_comm_mode = 3; },
-       "combine_comm_mode = 3: expected 0 or 1 or 2"},
+       "combine_comm_mode = 3: expected 0, 1 or 2"},
       {"merge and topology", [](BufferConfig& c) { c.combine_comm_mode = 2; },
        "topo_type = 0: expected 1 or 2 with combine_comm_mode 2"},
       {"merge and codes",
@@ -54,10 +54,11 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
          c.combine_comm_mode = 1;
          c.combine_quant_mode = 3;
        },
-       "combine_quant_mode = 3: expected 0 with combine_comm_mode 1"},
+       "combine_quant_mode = 3: expected 0 with combine_comm_mode 1 or 2"},
       {"domains", [](BufferConfig& c) { c.topo_type = 1; },
-       "rank_num_per_server = 2: expected a divisor of the 1 ranks"},
-      {"profile", [](BufferConfig& c) { c.profile = "tpu"; }, "profile = \"tpu\": expected one of cpu"},
+       "rank_num_per_server = 2: expected a divisor of 1 (ep_world_size) with topo_type 1 or 2"},
+      {"profile", [](BufferConfig& c) { c.profile = "tpu"; },
+       "profile = \"tpu\": expected one of cpu, ascend_a2_a3, ascend_950, mega_moe_v1"},
   };
   const TestLayer layer(kShape, 1);
   for (const ConfigCase& test_case : cases) {

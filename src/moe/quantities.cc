@@ -1,0 +1,137 @@
+// Derived sizes and properties of tensors.
+#include "moe/quantities.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "activation/params.h"
+
+namespace megamoe::moe {
+namespace {
+
+using enum Parameter;
+
+/// The parameters of one linear layer.
+struct LinearParameters {
+  Parameter type, layout, form, k_last, up, scale_type, scale_form, bias, bias_form;
+};
+constexpr LinearParameters kWeight1 = {kWeight1Type,       kWeight1Layout, kWeight1Form,
+                                       kWeight1KLast,      kWeight1Up,     kWeightScales1Type,
+                                       kWeightScales1Form, kBias1,         kBias1Form};
+constexpr LinearParameters kWeight2 = {kWeight2Type,       kWeight2Layout, kWeight2Form,
+                                       kWeight2KLast,      kWeight2Up,     kWeightScales2Type,
+                                       kWeightScales2Form, kBias2,         kBias2Form};
+constexpr LinearParameters kSharedWeight1 = {
+    kSharedWeight1Type,       kSharedWeight1Layout, kSharedWeight1Form,
+    kSharedWeight1KLast,      kSharedWeight1Up,     kSharedWeightScales1Type,
+    kSharedWeightScales1Form, kSharedBias1,         kSharedBias1Form};
+constexpr LinearParameters kSharedWeight2 = {
+    kSharedWeight2Type,       kSharedWeight2Layout, kSharedWeight2Form,
+    kSharedWeight2KLast,      kSharedWeight2Up,     kSharedWeightScales2Type,
+    kSharedWeightScales2Form, kSharedBias2,         kSharedBias2Form};
+
+Form form_of(const std::vector<TensorView>& tensors, int dims_of_expert) {
+  return tensors.size() == 1 && tensors[0].dims == dims_of_expert + 1 ? Form::kStacked : Form::kPerExpert;
+}
+
+Given given(bool present) {
+  return present ? Given::kGiven : Given::kNone;
+}
+
+void add_linear(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed,
+                const LinearParameters& p, Quantities& q) {
+  if (packed != nullptr) {
+    q.set(p.type, packed->dtype());
+    return;
+  }
+  if (raw.weight.empty()) return;
+  q.set(p.type, raw.weight[0].dtype);
+  q.set(p.layout, raw.weight[0].layout);
+  q.set(p.form, form_of(raw.weight, 2));
+  q.set(p.k_last, raw.k_last);
+  q.set(p.up, given(!raw.up.empty()));
+  if (!raw.scale.empty()) {
+    q.set(p.scale_type, raw.scale[0].dtype);
+    q.set(p.scale_form, form_of(raw.scale, raw.scale[0].dtype == DType::kFloat8E8M0 ? 3 : 1));
+  }
+  q.set(p.bias, given(!raw.bias.empty()));
+  if (!raw.bias.empty()) q.set(p.bias_form, form_of(raw.bias, 1));
+}
+
+int64_t expert_count(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed) {
+  if (packed != nullptr) return packed->experts();
+  return !raw.weight.empty() && form_of(raw.weight, 2) == Form::kStacked
+             ? raw.weight[0].shape[0]
+             : static_cast<int64_t>(raw.weight.size());
+}
+
+}  // namespace
+
+Quantities quantities_of(const BufferConfig& config, int64_t ranks) {
+  Quantities q;
+  q.set(kEpWorldSize, ranks);
+  q.set(kNumExperts, config.num_experts);
+  q.set(kNumMaxTokens, config.num_max_tokens_per_rank);
+  q.set(kNumTopk, config.num_topk);
+  q.set(kHidden, config.hidden);
+  if (config.intermediate_hidden != 0) q.set(kIntermediateHidden, config.intermediate_hidden);
+  q.set(kDispatchQuantMode, config.dispatch_quant_mode);
+  q.set(kDispatchQuantOutDtype, config.dispatch_quant_out_dtype);
+  q.set(kCombineQuantMode, config.combine_quant_mode);
+  q.set(kTopkWeightsType, config.topk_weights_type);
+  q.set(kTopoType, config.topo_type);
+  q.set(kRankNumPerServer, config.rank_num_per_server);
+  q.set(kCombineCommMode, config.combine_comm_mode);
+  q.set(kMaxRecvTokenNum, config.max_recv_token_num);
+  if (ranks < 1 || config.num_experts < 1 || config.num_topk < 1 || config.num_max_tokens_per_rank < 1)
+    return q;
+  const int64_t each = experts_per_rank(config, ranks);
+  q.set(kExpertsPerRank, each);
+  constexpr int64_t kMergedSlots = 4608;
+  q.set(kMostMergedTokens, 128 * std::min<int64_t>(512, kMergedSlots / config.num_topk));
+  // Rows that do not fit into 64 bits are refused with the capacity.
+  int64_t most = 0;
+  if (__builtin_mul_overflow(config.num_max_tokens_per_rank, ranks, &most) ||
+      __builtin_mul_overflow(most, std::min(config.num_topk, each), &most)) {
+    return q;
+  }
+  q.set(kMostRows, most);
+  q.set(kReceivedRows, config.max_recv_token_num == 0 ? most : config.max_recv_token_num);
+  return q;
+}
+
+void add_layer(const Layer& layer, const ActivationPlan& activation, DType token_codes, Quantities& q) {
+  q.set(kActivation, activation.kind);
+  const std::optional<double>& clamp = layer.activation.clamp;
+  q.set(kActivationClamp, !clamp                                                ? ClampValue::kNone
+                          : static_cast<float>(*clamp) >= activation::kFloatMax ? ClampValue::kLargest
+                                                                                : ClampValue::kNumber);
+  q.set(kActivationBeta, given(layer.activation.beta.has_value()));
+  add_linear(layer.weight1, layer.packed1, kWeight1, q);
+  add_linear(layer.weight2, layer.packed2, kWeight2, q);
+  q.set(kSharedExperts, expert_count(layer.shared_weight1, layer.shared_packed1));
+  if (q[kSharedExperts] == 0) return;
+  const DType out = layer.shared_expert_quant_out_dtype;
+  q.set(kSharedQuantOutDtype, out);
+  q.set(kSharedCodes, out == DType::kUndefined ? token_codes : out);
+  add_linear(layer.shared_weight1, layer.shared_packed1, kSharedWeight1, q);
+  add_linear(layer.shared_weight2, layer.shared_packed2, kSharedWeight2, q);
+  q.set(kSharedOtherwise, q[kSharedCodes] != static_cast<int64_t>(token_codes) ||
+                              (q.knows(kWeight1Type) && q[kSharedWeight1Type] != q[kWeight1Type]));
+}
+
+Quantities quantities_of(const CallArgs& args) {
+  Quantities q;
+  q.set(kTokens, args.x.shape[0]);
+  q.set(kXActiveMask, given(args.x_active_mask.present()));
+  const std::pair<Parameter, const TensorView&> typed[] = {{kXType, args.x},
+                                                           {kTopkIdsType, args.topk_ids},
+                                                           {kTopkWeightsTensorType, args.topk_weights},
+                                                           {kXActiveMaskType, args.x_active_mask}};
+  for (const auto& [parameter, tensor] : typed) {
+    if (tensor.present()) q.set(parameter, tensor.dtype);
+  }
+  return q;
+}
+
+}  // namespace megamoe::moe
