@@ -48,6 +48,8 @@ struct BufferOptions {
   std::optional<Isa> isa;                     ///< kernels of this level; absent = default_isa()
   std::chrono::milliseconds deadline{60000};  ///< longest time one wait for other ranks may take
   bool trace = false;                         ///< record when each thread did what, see CallTrace
+  /// Keep for MegaMoe::stages() what no later stage needs: Linear1, and Linear2 where rows return as codes.
+  bool keep_stages = false;
 };
 
 /// One span of one thread in the last call.
@@ -194,8 +196,9 @@ class MEGAMOE_API MegaMoe {
   /// written to y or expert_token_nums; a rank that fails during the call may leave rows of y written.
   Status run(const CallArgs& args);
 
-  /// What the stages of the last successful call left in memory on this rank, for diagnosis; `linear1` stays
-  /// empty, since its values live only in registers. To be read before any rank starts the next call.
+  /// What the stages of the last successful call left in memory on this rank, for diagnosis. Without
+  /// BufferOptions::keep_stages `linear1` is empty, since its values live only in registers, and so is
+  /// `linear2` where rows return as codes. To be read before any rank starts the next call.
   Result<Stages> stages() const;
 
   /// The plan as text, one "key: value" per line: scenario, kernels, blocks, buffer bytes.

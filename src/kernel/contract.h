@@ -182,6 +182,8 @@ struct RowOps {
   const char* name;  ///< level name
   Isa isa;
   void (*linear1[kEpilogueCount][kActivationCount])(const Linear1Epilogue&);
+  /// The values of a tile as the activation takes them: all 32 columns of the panel, as float.
+  void (*linear1_values[kEpilogueCount])(const Linear1Epilogue&);
   void (*linear2[kEpilogueCount])(const Linear2Epilogue&);
   /// One function per rule, by quant::QuantRule; the rules are in quant/, the same bits on every level.
   void (*quantise[quant::kQuantRuleCount])(const QuantRow&);

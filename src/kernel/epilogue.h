@@ -74,6 +74,18 @@ void linear1(const Linear1Epilogue& e) {
 }
 
 template <class V, EpilogueKind kKind>
+void linear1_values(const Linear1Epilogue& e) {
+  for (int row = 0; row < e.rows; ++row) {
+    const RowScaling<V> scaling{e.column_scales, e.column_shift, e.column_bias,
+                                factor_of<V>(e.row_scales, row), V::set(1.0f)};
+    auto* const out = reinterpret_cast<float*>(static_cast<std::byte*>(e.out) + row * e.out_row_bytes);
+    for (int column = 0; column < kPanelColumns; column += V::kLanes) {
+      V::store(out + column, tile_values<V, kKind>(e.c, row, column, scaling));
+    }
+  }
+}
+
+template <class V, EpilogueKind kKind>
 void linear2(const Linear2Epilogue& e) {
   for (int row = 0; row < e.rows; ++row) {
     const RowScaling<V> scaling{e.column_scales, e.column_shift, e.column_bias,

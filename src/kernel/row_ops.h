@@ -37,6 +37,8 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
               },
 #undef MEGAMOE_ACTIVATION
           },
+      .linear1_values = {linear1_values<V, EpilogueKind::kBf16>,
+                         linear1_values<V, EpilogueKind::kScaledInt32>},
       .linear2 = {linear2<V, EpilogueKind::kBf16>, linear2<V, EpilogueKind::kScaledInt32>},
 #define MEGAMOE_QUANT_RULE(enumerator, name, codes, scales, group, multiple, inputs, arguments, type) \
   quant::type::quantise<V>,

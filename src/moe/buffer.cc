@@ -121,9 +121,10 @@ int choose_threads(const BufferOptions& options, int ranks) {
 
 }  // namespace
 
-Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, int64_t hidden, int64_t intermediate,
-                                  Isa isa) {
-  const int64_t inner = 2 * intermediate;  // gelu keeps the whole width of Linear1
+Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, const BufferConfig& config, Isa isa,
+                                  bool keep_stages) {
+  const int64_t hidden = config.hidden;
+  const int64_t inner = 2 * config.intermediate_hidden;  // gelu keeps the whole width of Linear1
   const auto row_of = [](int64_t n, size_t element) {
     return base::round_up(static_cast<size_t>(n) * element, base::kCacheLine);
   };
@@ -134,6 +135,8 @@ Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, int64_t hidden, 
   workspace.codes_row = row_of(inner, sizeof(uint16_t));
   workspace.scales_row = row_of(base::ceil_div(inner, kernel::kMxGroup) + 1, sizeof(uint8_t));
   workspace.operand_row = row_of(std::max(hidden, inner), sizeof(uint16_t));
+  workspace.linear1_row = keep_stages ? static_cast<size_t>(inner) : 0;
+  workspace.linear2_row = keep_stages ? static_cast<size_t>(hidden) : 0;
   const auto n = static_cast<size_t>(rows);
   const std::pair<base::Pages*, size_t> parts[] = {
       {&workspace.packed1, static_cast<size_t>(blocks) * workspace.packed_block1},
@@ -142,6 +145,8 @@ Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, int64_t hidden, 
       {&workspace.codes, n * workspace.codes_row},
       {&workspace.scales, n * workspace.scales_row},
       {&workspace.operands, n * workspace.operand_row},
+      {&workspace.linear1, n * workspace.linear1_row * sizeof(float)},
+      {&workspace.linear2, n * workspace.linear2_row * sizeof(uint16_t)},
   };
   for (const auto& [pages, bytes] : parts) {
     Result<base::Pages> made = base::Pages::allocate(bytes, /*huge=*/false);
@@ -163,6 +168,7 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
       combine_codec(combine_codec_in),
       pass_through(
           moe::passes_codes_through(config_in.dispatch_quant_mode, config_in.dispatch_quant_out_dtype)),
+      keep_stages(options.keep_stages),
       threads(threads_in),
       isa(isa_in),
       experts_per_rank(layout_in.input.experts_per_rank),
@@ -177,8 +183,7 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
 }
 
 Status SymmBuffer::Impl::allocate() {
-  Result<moe::Workspace> made =
-      moe::Workspace::make(capacity, layout.max_blocks(), config.hidden, config.intermediate_hidden, isa);
+  Result<moe::Workspace> made = moe::Workspace::make(capacity, layout.max_blocks(), config, isa, keep_stages);
   if (!made) return made.status();
   workspace = std::move(*made);
   MEGAMOE_RETURN_IF_ERROR(reserve_shared(0));
@@ -229,8 +234,7 @@ Status SymmBuffer::Impl::reserve_shared(int64_t experts) {
   const int64_t blocks = experts * (base::ceil_div(tokens, moe::kBlockRows) + 1);
   moe::SharedRows made;
   if (experts > 0) {
-    Result<moe::Workspace> work =
-        moe::Workspace::make(experts * tokens, blocks, config.hidden, config.intermediate_hidden, isa);
+    Result<moe::Workspace> work = moe::Workspace::make(experts * tokens, blocks, config, isa, keep_stages);
     if (!work) return work.status();
     made.workspace = std::move(*work);
     made.experts = experts;

@@ -38,12 +38,22 @@ struct Workspace {
   size_t codes_row = 0;      ///< bytes of one requantised row
   size_t scales_row = 0;     ///< bytes of its scales
   size_t operand_row = 0;    ///< bytes of one row decoded for a matrix product
-  base::Pages packed1, packed2, activated, codes, scales, operands;
+  size_t linear1_row = 0;    ///< floats of one row kept of Linear1; 0 where stages are not kept
+  size_t linear2_row = 0;    ///< elements of one row kept of Linear2; 0 likewise
+  base::Pages packed1, packed2, activated, codes, scales, operands, linear1, linear2;
 
-  static Result<Workspace> make(int64_t rows, int64_t blocks, int64_t hidden, int64_t intermediate, Isa isa);
+  static Result<Workspace> make(int64_t rows, int64_t blocks, const BufferConfig& config, Isa isa,
+                                bool keep_stages);
+  bool keeps_stages() const { return linear1_row != 0; }
+  float* linear1_values(int64_t row) const {
+    return reinterpret_cast<float*>(linear1.data()) + static_cast<size_t>(row) * linear1_row;
+  }
+  uint16_t* linear2_values(int64_t row) const {
+    return reinterpret_cast<uint16_t*>(linear2.data()) + static_cast<size_t>(row) * linear2_row;
+  }
   size_t bytes() const {
     return packed1.bytes() + packed2.bytes() + activated.bytes() + codes.bytes() + scales.bytes() +
-           operands.bytes();
+           operands.bytes() + linear1.bytes() + linear2.bytes();
   }
 };
 
@@ -129,6 +139,7 @@ class SymmBuffer::Impl {
   const moe::Codec* codec;
   const moe::Codec* combine_codec;  ///< null where combine rows are bfloat16
   bool pass_through;                ///< x comes as codes
+  bool keep_stages;
   int threads;
   Isa isa;
   int64_t experts_per_rank, local_experts, capacity;

@@ -81,6 +81,7 @@ class Call {
                                     const Scratch& scratch);
   void prepare(const Block& block, int64_t tile, const Scratch& scratch);
   void linear1(const Block& block, int64_t piece, const Scratch& scratch);
+  void keep_linear1(const Block& block, int64_t panel, int64_t first_row, kernel::Linear1Epilogue tile) const;
   void requantise(const Block& block, int64_t tile, const Scratch& scratch);
   void linear2(const Block& block, int64_t piece, const Scratch& scratch);
   void combine(int64_t piece, const Scratch& scratch);

@@ -178,7 +178,25 @@ void Call::linear1(const Block& block, int64_t piece, const Scratch& scratch) {
         out.out = rows.activated(first_row) + first * element;
         out.out_row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
         epilogue(out);
+        if (owner_.keep_stages) keep_linear1(block, p, first_row, out);
       });
+}
+
+// What the activation took from a tile, to the columns of Linear1: gate, then up.
+void Call::keep_linear1(const Block& block, int64_t panel, int64_t first_row,
+                        kernel::Linear1Epilogue tile) const {
+  const Rows& rows = rows_of(block);
+  const pack::Geometry& g = rows.plan->linear1.geometry();
+  float values[kBlockRows * kernel::kPanelColumns];
+  tile.out = values;
+  tile.out_row_bytes = kernel::kPanelColumns * sizeof(float);
+  plan_.ops->linear1_values[static_cast<int>(rows.plan->scenario->epilogue1)](tile);
+  for (int row = 0; row < tile.rows; ++row) {
+    const float* const from = values + row * kernel::kPanelColumns;
+    float* const to = rows.workspace->linear1_values(first_row + row) + panel * g.outputs_per_panel();
+    std::copy_n(from, tile.outputs, to);
+    if (g.gated) std::copy_n(from + kernel::kGatedColumns, tile.outputs, to + g.outputs());
+  }
 }
 
 // One float per row from scales that lie a stride apart.
@@ -258,6 +276,9 @@ void Call::linear2(const Block& block, int64_t piece, const Scratch& scratch) {
         if (codec == nullptr) return;
         // A panel is one MX group of the row: its codes and its scale byte go to their places in the slot.
         for (int r = 0; r < count; ++r) {
+          if (owner_.keep_stages) {
+            std::copy_n(places[r], out.outputs, rows.workspace->linear2_values(first_row + r) + first);
+          }
           std::byte* const slot = owner_.slot_row(home[r]);
           std::byte scale[2];
           codec->encode(*plan_.ops, places[r], DType::kBFloat16, out.outputs, slot + codec->row_bytes(first),

@@ -9,7 +9,7 @@
 namespace megamoe {
 namespace {
 
-// Codes and scales of one row, as numbers, appended to `codes` and `scales`.
+// Appends rows of codes, or of values, as numbers.
 class RowReader {
  public:
   RowReader(const kernel::RowOps& ops, int64_t n) : ops_(ops), values_(static_cast<size_t>(n)) {}
@@ -37,6 +37,13 @@ class RowReader {
     }
   }
 
+  void append_decoded(const moe::Codec& codec, const std::byte* row, const std::byte* row_scales,
+                      std::vector<float>& out) {
+    ops_.dequantise[static_cast<int>(*codec.rule)](
+        {row, row_scales, static_cast<int64_t>(values_.size()), 0, 0, values_.data()});
+    out.insert(out.end(), values_.begin(), values_.end());
+  }
+
   void append_values(const std::byte* row, DType dtype, std::vector<float>& out) const {
     for (size_t i = 0; i < values_.size(); ++i) {
       switch (dtype) {
@@ -57,6 +64,94 @@ class RowReader {
   std::vector<float> values_;
 };
 
+// Where one row of a set lies, as its token arrived.
+struct TokenPlace {
+  int64_t row;
+  const comm::RowHome* home;
+  const std::byte* codes;
+  const std::byte* scales;
+};
+
+// The stages of a set of rows, row after row.
+struct SetReader {
+  const moe::ExpertPlan& plan;
+  const moe::Workspace& work;
+  const moe::Codec& codec;
+  RowReader token, inner;
+
+  SetReader(const kernel::RowOps& ops, const moe::ExpertPlan& experts, const moe::Workspace& workspace,
+            const moe::Codec& token_codec, int64_t hidden)
+      : plan(experts),
+        work(workspace),
+        codec(token_codec),
+        token(ops, hidden),
+        inner(ops, plan.linear2.geometry().k) {}
+
+  // Everything but Linear2.
+  void append(const TokenPlace& at, StageRows& out) {
+    const auto row = static_cast<size_t>(at.row);
+    const moe::Codec& requantise = *plan.scenario->requantise_codec;
+    out.home.insert(out.home.end(), {at.home->rank, at.home->token, at.home->slot});
+    token.append(codec, at.codes, at.scales, out.token_codes, out.token_scales);
+    if (work.keeps_stages()) {
+      const float* const kept = work.linear1_values(at.row);
+      out.linear1.insert(out.linear1.end(), kept, kept + plan.linear1.geometry().n);
+    }
+    const std::byte* activated = work.activated.data() + row * work.activated_row;
+    inner.append_values(activated, plan.scenario->activated(), out.activated);
+    inner.append(requantise, requantise.encodes() ? work.codes.data() + row * work.codes_row : activated,
+                 work.scales.data() + row * work.scales_row, out.requantised, out.requantised_scales);
+  }
+};
+
+void read_routed(const SymmBuffer::Impl& owner, const moe::ExpertPlan& plan, const kernel::RowOps& ops,
+                 Stages& stages) {
+  int64_t rows = 0;
+  for (const moe::Block& block : owner.blocks) {
+    if (block.set == moe::kRouted) rows = std::max(rows, block.first_row + block.rows);
+  }
+  SetReader reader(ops, plan, owner.workspace, *owner.codec, owner.config.hidden);
+  const auto scale_stride = static_cast<size_t>(owner.layout.input.scale_row_bytes);
+  for (int64_t row = 0; row < rows; ++row) {
+    const comm::RowHome& home = *owner.homes(row);
+    reader.append({row, &home, owner.pool(owner.layout.codes, owner.layout.code_stride(), row),
+                   owner.pool(owner.layout.scales, scale_stride, row)},
+                  stages);
+    const std::byte* slot = owner.slot_row(home);
+    if (owner.combine_codec == nullptr) {
+      reader.token.append_values(slot, DType::kBFloat16, stages.linear2);
+      reader.token.append_values(slot, DType::kBFloat16, stages.returned);
+      continue;
+    }
+    reader.token.append_decoded(*owner.combine_codec, slot, slot + owner.slot_scales(), stages.returned);
+    if (!owner.keep_stages) continue;
+    reader.token.append_values(reinterpret_cast<const std::byte*>(owner.workspace.linear2_values(row)),
+                               DType::kBFloat16, stages.linear2);
+  }
+}
+
+// Tokens that take no part pass the shared experts too, but nobody sees their rows.
+void read_shared(const SymmBuffer::Impl& owner, const moe::ExpertPlan& plan, const kernel::RowOps& ops,
+                 StageRows& stages) {
+  const moe::SharedRows& memory = owner.shared;
+  const moe::Codec& codec = *plan.scenario->token_codec;
+  int64_t rows = 0;
+  for (const moe::Block& block : owner.blocks) {
+    if (block.set == moe::kShared) rows = std::max(rows, block.first_row + block.rows);
+  }
+  SetReader reader(ops, plan, memory.workspace, codec, owner.config.hidden);
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto at = static_cast<size_t>(row);
+    const comm::RowHome& home = reinterpret_cast<const comm::RowHome*>(memory.homes.data())[at];
+    if (!owner.token_map.active(home.token)) continue;
+    reader.append({row, &home, memory.codes.data() + at * memory.code_stride,
+                   memory.scales.data() + at * memory.scale_stride},
+                  stages);
+    reader.token.append_values(owner.shared_slot_row(home.token, home.slot), DType::kBFloat16,
+                               stages.linear2);
+  }
+}
+
 }  // namespace
 
 Result<Stages> MegaMoe::Impl::stages() const {
@@ -67,38 +162,8 @@ Result<Stages> MegaMoe::Impl::stages() const {
                   "stages: the last call of the buffer failed or there was none: expected a successful call");
   }
   Stages stages;
-  const moe::ExpertPlan& plan = routed();
-  if (plan.scenario == nullptr) return stages;
-  int64_t rows = 0;
-  for (const moe::Block& block : owner.blocks) {
-    if (block.set == moe::kRouted) rows = std::max(rows, block.first_row + block.rows);
-  }
-  RowReader token(*ops, owner.config.hidden);
-  RowReader inner(*ops, plan.linear2.geometry().k);
-  const moe::Codec& requantise = *plan.scenario->requantise_codec;
-  const moe::Workspace& work = owner.workspace;
-  std::vector<float> result(static_cast<size_t>(owner.config.hidden));
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto at = static_cast<size_t>(row);
-    const comm::RowHome& home = *owner.homes(row);
-    stages.home.insert(stages.home.end(), {home.rank, home.token, home.slot});
-    token.append(
-        *owner.codec, owner.pool(owner.layout.codes, owner.layout.code_stride(), row),
-        owner.pool(owner.layout.scales, static_cast<size_t>(owner.layout.input.scale_row_bytes), row),
-        stages.token_codes, stages.token_scales);
-    const std::byte* activated = work.activated.data() + at * work.activated_row;
-    inner.append_values(activated, plan.scenario->activated(), stages.activated);
-    inner.append(requantise, requantise.encodes() ? work.codes.data() + at * work.codes_row : activated,
-                 work.scales.data() + at * work.scales_row, stages.requantised, stages.requantised_scales);
-    const std::byte* slot = owner.slot_row(home);
-    if (owner.combine_codec == nullptr) {
-      token.append_values(slot, DType::kBFloat16, stages.linear2);
-    } else {
-      ops->dequantise[static_cast<int>(*owner.combine_codec->rule)](
-          {slot, slot + owner.slot_scales(), owner.config.hidden, 0, 0, result.data()});
-      stages.linear2.insert(stages.linear2.end(), result.begin(), result.end());
-    }
-  }
+  if (routed().scenario != nullptr) read_routed(owner, routed(), *ops, stages);
+  if (shared().scenario != nullptr) read_shared(owner, shared(), *ops, stages.shared);
   return stages;
 }
 

@@ -52,10 +52,11 @@ CodedRow read_token(const Problem& problem, const CallArgs& call, int64_t token,
   return coded;
 }
 
-void record(const Slot& slot, const CodedRow& token, const ExpertRow& row, Stages& stages) {
-  const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
+void append(std::vector<float>& to, const std::vector<float>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+void record(const Slot& slot, const CodedRow& token, const ExpertRow& row, StageRows& stages) {
   stages.home.insert(stages.home.end(), {slot.rank, slot.token, slot.slot});
   append(stages.token_codes, token.codes);
   append(stages.token_scales, token.scales);
@@ -94,33 +95,39 @@ void run_rank(const Problem& problem, const std::vector<RankInput>& ranks, int64
       }
       const ExpertRow row =
           run_expert(*problem.scenario, problem.activation, expert.first, expert.second, token, weight);
-      if (stages != nullptr) record(slot, token, row, *stages);
-      returned[slot.rank][slot.token * problem.topk + slot.slot] = returned_row(problem, row.linear2);
+      std::vector<float>& home_row = returned[slot.rank][slot.token * problem.topk + slot.slot];
+      home_row = returned_row(problem, row.linear2);
+      if (stages == nullptr) continue;
+      record(slot, token, row, *stages);
+      append(stages->returned, home_row);
     }
   }
 }
 
 // Rows of the shared experts of one rank: [token][shared expert], none for a token that takes no part.
 std::vector<std::vector<std::vector<float>>> run_shared(const Problem& problem, const RankInput& input,
-                                                        int64_t rank) {
+                                                        int64_t rank, Stages* stages) {
   const SharedExperts& shared = problem.shared[rank];
   std::vector<std::vector<std::vector<float>>> rows(problem.active[rank].size());
   for (int64_t s = 0; s < shared.count; ++s) {
     const ExpertWeights expert(problem, *shared.scenario, input.shared_weight1, input.shared_weight2, s);
     for (size_t t = 0; t < rows.size(); ++t) {
       if (!problem.active[rank][t]) continue;
-      const CodedRow token = read_token(problem, input.call, static_cast<int64_t>(t), shared.scenario->token);
-      rows[t].push_back(
-          run_expert(*shared.scenario, problem.activation, expert.first, expert.second, token).linear2);
+      const auto at = static_cast<int64_t>(t);
+      const CodedRow token = read_token(problem, input.call, at, shared.scenario->token);
+      const ExpertRow row =
+          run_expert(*shared.scenario, problem.activation, expert.first, expert.second, token);
+      if (stages != nullptr) record({rank, at, s}, token, row, stages->shared);
+      rows[t].push_back(row.linear2);
     }
   }
   return rows;
 }
 
 void combine(const Problem& problem, const RankInput& input, int64_t rank,
-             const std::vector<std::vector<float>>& returned) {
+             const std::vector<std::vector<float>>& returned, Stages* stages) {
   const CallArgs& call = input.call;
-  const auto shared = run_shared(problem, input, rank);
+  const auto shared = run_shared(problem, input, rank, stages);
   for (int64_t t = 0; t < call.x.shape[0]; ++t) {
     const int64_t* experts = problem.expert_of_slot[rank].data() + t * problem.topk;
     std::vector<const std::vector<float>*> rows;
@@ -151,7 +158,7 @@ Status run(const BufferConfig& config, const Activation& activation, std::vector
   }
   for (int64_t r = 0; r < problem.ranks; ++r) {
     const CallArgs& call = ranks[r].call;
-    combine(problem, ranks[r], r, returned[r]);
+    combine(problem, ranks[r], r, returned[r], stages == nullptr ? nullptr : &(*stages)[r]);
     if (!call.expert_token_nums.present()) continue;
     for (int64_t e = 0; e < problem.local_experts(r); ++e) {
       element<int32_t>(call.expert_token_nums, offset(call.expert_token_nums, e)) =

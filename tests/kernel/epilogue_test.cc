@@ -145,6 +145,48 @@ TEST_P(EpilogueTest, Linear1RoundsAndScalesInOrder) {
   EXPECT_EQ(0, std::memcmp(direct, by_hand, sizeof(direct)));
 }
 
+// The values are those of Linear2, which has the same scales and bias, but for its last rounding.
+TEST_P(EpilogueTest, Linear1ValuesCoverThePanel) {
+  constexpr int kRows = 3;
+  std::mt19937 random(10);
+  std::normal_distribution<float> normal;
+  Guarded<float> c(kRows * kPanelColumns), column_scales(kPanelColumns), shift(kPanelColumns),
+      bias(kPanelColumns), row_scales(kRows);
+  Guarded<int32_t> sums(kRows * kPanelColumns);
+  for (int i = 0; i < kRows * kPanelColumns; ++i) {
+    c[i] = normal(random);
+    sums[i] = static_cast<int32_t>(random()) >> 12;
+  }
+  for (auto* list : {&column_scales, &shift, &bias}) {
+    for (int i = 0; i < kPanelColumns; ++i) (*list)[i] = normal(random);
+  }
+  for (int r = 0; r < kRows; ++r) row_scales[r] = normal(random);
+  constexpr int kStride = kPanelColumns + 3;
+  for (EpilogueKind kind : {EpilogueKind::kBf16, EpilogueKind::kScaledInt32}) {
+    const bool scaled = kind == EpilogueKind::kScaledInt32;
+    const void* tile = scaled ? static_cast<const void*>(sums.data()) : c.data();
+    Guarded<float> out((kRows - 1) * kStride + kPanelColumns);
+    ops().linear1_values[static_cast<int>(kind)]({tile, kRows, 1, scaled ? column_scales.data() : nullptr,
+                                                  scaled ? shift.data() : nullptr, bias.data(),
+                                                  scaled ? row_scales.data() : nullptr, nullptr, nullptr,
+                                                  out.data(), kStride * sizeof(float)});
+    ASSERT_TRUE(out.intact());
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kPanelColumns; ++i) {
+        float want = c[r * kPanelColumns + i];
+        if (scaled) {
+          volatile float t = static_cast<float>(sums[r * kPanelColumns + i]) * column_scales[i];
+          t = t + shift[i];
+          want = t * row_scales[r];
+        }
+        volatile const float biased = want + bias[i];
+        want = scaled ? biased : format::bf16_to_float(format::bf16_from_float(biased));
+        ASSERT_EQ(out[r * kStride + i], want) << "row " << r << " column " << i;
+      }
+    }
+  }
+}
+
 INSTANTIATE_ROW_OPS(EpilogueTest);
 
 }  // namespace
