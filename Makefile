@@ -7,6 +7,7 @@ SHELL := /bin/sh
 
 JOBS ?= $(shell nproc)
 VENV := .venv/bin/python
+SHAPES ?= 2048x768x128x8 2880x2880x32x4 7168x2048x16x8
 # Recursive variables: read when a recipe starts, after the set-up has installed what they look for.
 LAUNCHER = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 CONFIGURE = CXX="$$(scripts/find_cxx.sh)" cmake --log-level=WARNING $(LAUNCHER)
@@ -43,6 +44,16 @@ bench: setup ## Measure the kernels, and two model shapes beside the ceilings of
 	build/release/bin/quant_bench --benchmark_filter='^read|^(int8_per_token|mx_floor_e4m3|mx_floor_e2m1)/'
 	build/release/bin/megamoe bench --shape 2048x768x128x8 --tokens 1,4,16,64,256,1024 --scenario all
 	build/release/bin/megamoe bench --shape 2880x2880x32x4 --tokens 1,4,16,64,256,1024 --scenario all
+
+.PHONY: peers
+peers: setup-python ## Time the layer beside other libraries' (installs them into .venv-peers)
+	@scripts/setup_peers.sh
+	@$(CONFIGURE) -S . -B build/peers -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEGAMOE_BUILD_TESTS=OFF \
+	  -DMEGAMOE_BUILD_BENCH=OFF $(subst .venv/,.venv-peers/,$(WITH_PYTHON)) >/dev/null
+	@cmake --build build/peers --parallel $(JOBS)
+	@for shape in $(SHAPES); do \
+	  PYTHONPATH=build/peers/python:bench .venv-peers/bin/python -m peers --shape $$shape; \
+	done
 
 .PHONY: format
 format: setup-python ## Rewrite the C++ sources in the house style
