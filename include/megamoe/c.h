@@ -30,6 +30,7 @@ MEGAMOE_API const char* megamoe_code_name(int32_t code);
 #define MEGAMOE_MAX_DIMS 5
 #define MEGAMOE_LAYOUT_ND 0
 #define MEGAMOE_LAYOUT_FRACTAL_NZ 1
+#define MEGAMOE_LAYOUT_FRACTAL_NZ_C0_32 2
 
 /* Number of a type by its name ("bfloat16", "int8", "float32", "uint64", ...); -1 for an unknown name. */
 MEGAMOE_API int32_t megamoe_dtype(const char* name);
@@ -112,6 +113,9 @@ typedef struct megamoe_linear_weights {
   const megamoe_tensor* up; /* separate up tensors of a gated Linear1 */
   int64_t up_count;
   int32_t k_last; /* not 0: the reduction dimension is the last one */
+  const megamoe_tensor* bias;
+  int64_t bias_count;
+  int64_t interleave; /* gate columns before their up columns, 0 = all; as megamoe::LinearWeights */
 } megamoe_linear_weights;
 MEGAMOE_API void megamoe_init_linear_weights(megamoe_linear_weights* weights, size_t struct_size);
 
@@ -142,6 +146,12 @@ typedef struct megamoe_layer {
   double alpha;
   double beta;
   double linear_beta;
+  /* Experts that every token of this rank passes through; all null = none. */
+  const megamoe_packed_weights* shared_packed1;
+  const megamoe_packed_weights* shared_packed2;
+  const megamoe_linear_weights* shared_weight1;
+  const megamoe_linear_weights* shared_weight2;
+  int32_t shared_expert_quant_out_dtype; /* type of their token codes, -1 = as dispatch */
 } megamoe_layer;
 MEGAMOE_API void megamoe_init_layer(megamoe_layer* layer, size_t struct_size);
 
@@ -161,6 +171,7 @@ typedef struct megamoe_call {
   const megamoe_tensor* x_active_mask;     /* optional */
   const megamoe_tensor* y;                 /* written */
   const megamoe_tensor* expert_token_nums; /* optional, written */
+  const megamoe_tensor* scales;            /* of x that comes as codes */
 } megamoe_call;
 MEGAMOE_API void megamoe_init_call(megamoe_call* call, size_t struct_size);
 

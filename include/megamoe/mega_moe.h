@@ -127,6 +127,10 @@ struct LinearWeights {
   /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up`
   /// the up columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
   std::vector<TensorView> up;
+  /// Order of the columns of a gated Linear1 in one tensor, and of its scales and biases (weight1_interleave):
+  /// 0 = the I gate columns, then the I up columns; a divisor g of I = g gate columns and then the g up
+  /// columns of the same outputs, in turn (1 as gpt-oss stores them).
+  int64_t interleave = 0;
 };
 
 /// Weights in the layout the kernels read. Made once, used by any number of buffers and threads.
@@ -177,12 +181,12 @@ struct Layer {
 
 /// Tensors of one call. T may differ between ranks and may be 0.
 struct CallArgs {
-  TensorView x;              ///< (T, H) bfloat16
+  TensorView x;              ///< (T, H) bfloat16 or float16, or the codes of dispatch_quant_out_dtype
   TensorView scales;         ///< scales of x where x is given as codes; otherwise absent
   TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
   TensorView topk_weights;   ///< (T, K) float32 or bfloat16
   TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0
-  TensorRef y;               ///< (T, H) bfloat16
+  TensorRef y;               ///< (T, H) bfloat16 or float16, whichever x is
   TensorRef expert_token_nums;  ///< (E_local,) int32, optional
 };
 

@@ -91,8 +91,20 @@ Status create_op(const megamoe_buffer* buffer, const megamoe_layer* layer, megam
   converted.activation = to_activation(given);
   if (given.packed1 != nullptr) converted.packed1 = given.packed1->packed;
   if (given.packed2 != nullptr) converted.packed2 = given.packed2->packed;
-  MEGAMOE_RETURN_IF_ERROR(optional_weights(given.weight1, "weight1", converted.weight1));
-  MEGAMOE_RETURN_IF_ERROR(optional_weights(given.weight2, "weight2", converted.weight2));
+  if (given.shared_packed1 != nullptr) converted.shared_packed1 = given.shared_packed1->packed;
+  if (given.shared_packed2 != nullptr) converted.shared_packed2 = given.shared_packed2->packed;
+  const struct {
+    const char* name;
+    const megamoe_linear_weights* given;
+    LinearWeights& out;
+  } weights[] = {{"weight1", given.weight1, converted.weight1},
+                 {"weight2", given.weight2, converted.weight2},
+                 {"shared_weight1", given.shared_weight1, converted.shared_weight1},
+                 {"shared_weight2", given.shared_weight2, converted.shared_weight2}};
+  for (const auto& w : weights) MEGAMOE_RETURN_IF_ERROR(optional_weights(w.given, w.name, w.out));
+  MEGAMOE_RETURN_IF_ERROR(to_optional_dtype(given.shared_expert_quant_out_dtype, "layer",
+                                            "shared_expert_quant_out_dtype",
+                                            converted.shared_expert_quant_out_dtype));
   auto made = MegaMoe::create(buffer->buffer, std::move(converted));
   if (!made) return made.status();
   std::string description = (*made)->describe();
@@ -111,6 +123,7 @@ Result<CallArgs> to_args(const megamoe_call* call) {
     const megamoe_tensor* given;
     TensorView& out;
   } inputs[] = {{"x", given.x, args.x},
+                {"scales", given.scales, args.scales},
                 {"topk_ids", given.topk_ids, args.topk_ids},
                 {"topk_weights", given.topk_weights, args.topk_weights},
                 {"x_active_mask", given.x_active_mask, args.x_active_mask}};
@@ -311,7 +324,9 @@ void megamoe_packed_weights_release(megamoe_packed_weights* packed) {
 }
 
 void megamoe_init_layer(megamoe_layer* layer, size_t struct_size) {
-  api::init_struct(layer, struct_size, megamoe_layer{});
+  megamoe_layer defaults = {};
+  defaults.shared_expert_quant_out_dtype = -1;
+  api::init_struct(layer, struct_size, defaults);
 }
 
 int32_t megamoe_op_create(const megamoe_buffer* buffer, const megamoe_layer* layer, megamoe_op** op) {

@@ -10,6 +10,7 @@ namespace {
 static_assert(MEGAMOE_MAX_DIMS == kMaxDims);
 static_assert(MEGAMOE_LAYOUT_ND == static_cast<int>(Layout::kNd));
 static_assert(MEGAMOE_LAYOUT_FRACTAL_NZ == static_cast<int>(Layout::kFractalNz));
+static_assert(MEGAMOE_LAYOUT_FRACTAL_NZ_C0_32 == static_cast<int>(Layout::kFractalNzC0_32));
 
 Status invalid(const char* name, const char* field, int64_t got, const std::string& expected) {
   return Status(Code::kInvalidArgument,
@@ -61,6 +62,12 @@ Result<TensorRef> to_ref(const megamoe_tensor* tensor, const char* name) {
   return to_tensor<TensorRef>(tensor, name);
 }
 
+Status to_optional_dtype(int32_t number, const char* name, const char* field, DType& out) {
+  out = static_cast<DType>(number);
+  if (out == DType::kUndefined || dtype_bits(out) != 0) return Status::ok();
+  return invalid(name, field, number, "a number from megamoe_dtype or -1");
+}
+
 Result<BufferConfig> to_config(const megamoe_buffer_config* config) {
   megamoe_buffer_config c;
   megamoe_init_buffer_config(&c, sizeof c);
@@ -73,12 +80,8 @@ Result<BufferConfig> to_config(const megamoe_buffer_config* config) {
   result.intermediate_hidden = c.intermediate_hidden;
   result.max_recv_token_num = c.max_recv_token_num;
   result.dispatch_quant_mode = c.dispatch_quant_mode;
-  result.dispatch_quant_out_dtype = static_cast<DType>(c.dispatch_quant_out_dtype);
-  if (result.dispatch_quant_out_dtype != DType::kUndefined &&
-      dtype_bits(result.dispatch_quant_out_dtype) == 0) {
-    return invalid("config", "dispatch_quant_out_dtype", c.dispatch_quant_out_dtype,
-                   "a number from megamoe_dtype or -1");
-  }
+  MEGAMOE_RETURN_IF_ERROR(to_optional_dtype(c.dispatch_quant_out_dtype, "config", "dispatch_quant_out_dtype",
+                                            result.dispatch_quant_out_dtype));
   result.combine_quant_mode = c.combine_quant_mode;
   result.topk_weights_type = c.topk_weights_type;
   result.topo_type = c.topo_type;
@@ -110,18 +113,23 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
   megamoe_linear_weights w;
   megamoe_init_linear_weights(&w, sizeof w);
   MEGAMOE_RETURN_IF_ERROR(read_struct(weights, name, w));
-  const std::string scale_name = std::string(name) + ".scale", up_name = std::string(name) + ".up";
-  auto weight = to_list(w.weight, w.weight_count, name);
-  if (!weight) return weight.status();
-  auto scale = to_list(w.scale, w.scale_count, scale_name.c_str());
-  if (!scale) return scale.status();
-  auto up = to_list(w.up, w.up_count, up_name.c_str());
-  if (!up) return up.status();
   LinearWeights result;
-  result.weight = std::move(*weight);
-  result.scale = std::move(*scale);
-  result.up = std::move(*up);
+  const struct {
+    const char* suffix;
+    const megamoe_tensor* tensors;
+    int64_t count;
+    std::vector<TensorView>& out;
+  } lists[] = {{"", w.weight, w.weight_count, result.weight},
+               {".scale", w.scale, w.scale_count, result.scale},
+               {".up", w.up, w.up_count, result.up},
+               {".bias", w.bias, w.bias_count, result.bias}};
+  for (const auto& list : lists) {
+    auto converted = to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str());
+    if (!converted) return converted.status();
+    list.out = std::move(*converted);
+  }
   result.k_last = w.k_last != 0;
+  result.interleave = w.interleave;
   return result;
 }
 

@@ -34,6 +34,8 @@ Status read_struct(const Struct* given, const char* name, Struct& known) {
   return Status::ok();
 }
 
+/// A type, or -1 for none.
+Status to_optional_dtype(int32_t number, const char* name, const char* field, DType& out);
 Result<BufferConfig> to_config(const megamoe_buffer_config* config);
 Result<BufferOptions> to_options(const megamoe_buffer_options* options);
 Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name);

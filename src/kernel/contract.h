@@ -153,13 +153,15 @@ struct Linear2Epilogue {
   uint16_t* const* out;       ///< [rows] where column 0 of this panel goes
 };
 
-/// Combine of one token: y = bf16(sum over slots in order of fl(row * weight)), in float, multiply then add.
+/// Combine of one token: the sum over slots in order of fl(row * weight), in float, multiply then add,
+/// rounded once to the type of `out`.
 struct CombineRow {
   const uint16_t* const* rows;  ///< [slots] bf16 rows of h elements
   const float* weights;         ///< [slots]
   int slots;                    ///< 0 writes zeros
   int64_t h;
-  uint16_t* out;
+  void* out;
+  bool half;  ///< `out` is float16, otherwise bf16
 };
 
 /// Element types of rows that are added: float, float16 and bfloat16.
@@ -189,6 +191,8 @@ struct RowOps {
   void (*quantise[quant::kQuantRuleCount])(const QuantRow&);
   void (*dequantise[quant::kQuantRuleCount])(const DequantRow&);
   void (*combine)(const CombineRow&);
+  /// n float16 values to the nearest bf16.
+  void (*half_to_bf16)(const void* half, int64_t n, uint16_t* out);
   /// By WeightCode; null where there is nothing to decode.
   void (*decode[kWeightCodeCount])(const DecodePanel&);
   void (*sum_rows[kRowTypeCount])(const RowSum&);

@@ -55,6 +55,7 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
           },
 #undef MEGAMOE_QUANT_RULE
       .combine = combine<V>,
+      .half_to_bf16 = half_to_bf16<V>,
       .decode = {nullptr, decode_mx<V, quant::E4M3>, decode_mx<V, quant::E5M2>, decode_mx<V, quant::E2M1>,
                  decode_int4<V>},
       .sum_rows = {sum_rows<V, float>, sum_rows<V, format::Float16>, sum_rows<V, uint16_t>},

@@ -75,7 +75,7 @@ class Call {
   // Stages (call_stages.cc).
   void dispatch(int64_t piece, const Scratch& scratch);
   void send_token(int64_t token, const Scratch& scratch);
-  void share_token(int64_t token, const uint16_t* row, const Scratch& scratch);
+  comm::TokenRow encode_token(const Codec& codec, const std::byte* row, const Scratch& scratch) const;
   void share_codes(int64_t token, const comm::TokenRow& row);
   static const float* gather_scales(const std::byte* scales, size_t stride, int count,
                                     const Scratch& scratch);

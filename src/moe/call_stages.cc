@@ -42,13 +42,9 @@ void Call::send_token(int64_t token, const Scratch& scratch) {
       const auto* values = reinterpret_cast<const uint16_t*>(row);
       for (int64_t h = 0; h < hidden; ++h) gathered[h] = values[h * args_.x.strides[1]];
       row = scratch.row;
-      encoded.codes = row;
     }
-    if (shared) share_token(token, reinterpret_cast<const uint16_t*>(row), scratch);
-    if (codec.encodes()) {
-      codec.encode(*plan_.ops, row, DType::kBFloat16, hidden, scratch.codes, scratch.scales);
-      encoded.codes = scratch.codes;
-    }
+    if (shared) share_codes(token, encode_token(*plan_.shared().scenario->token_codec, row, scratch));
+    encoded = encode_token(codec, row, scratch);
   }
   if (owner_.pass_through && shared) share_codes(token, encoded);
   for (int64_t slot = 0; slot < owner_.config.num_topk; ++slot) {
@@ -61,17 +57,14 @@ void Call::send_token(int64_t token, const Scratch& scratch) {
   }
 }
 
-// The token, encoded for the shared experts, as one row of each of them.
-void Call::share_token(int64_t token, const uint16_t* row, const Scratch& scratch) {
-  const Codec& codec = *plan_.shared().scenario->token_codec;
-  comm::TokenRow encoded{row, scratch.scales};
-  if (codec.encodes()) {
-    codec.encode(*plan_.ops, row, DType::kBFloat16, owner_.config.hidden, scratch.codes, scratch.scales);
-    encoded.codes = scratch.codes;
-  }
-  share_codes(token, encoded);
+// A row of x in the form of a codec: in place, or in memory of the thread until the next one.
+comm::TokenRow Call::encode_token(const Codec& codec, const std::byte* row, const Scratch& scratch) const {
+  if (codec.keeps(args_.x.dtype)) return {row, scratch.scales};
+  codec.encode(*plan_.ops, row, args_.x.dtype, owner_.config.hidden, scratch.codes, scratch.scales);
+  return {scratch.codes, scratch.scales};
 }
 
+// The token, encoded for the shared experts, as one row of each of them.
 void Call::share_codes(int64_t token, const comm::TokenRow& row) {
   const Codec& codec = *plan_.shared().scenario->token_codec;
   SharedRows& memory = owner_.shared;
@@ -316,7 +309,9 @@ struct Call::Terms {
     rows[count] = row;
     weights[count++] = weight;
   }
-  kernel::CombineRow sum_to(uint16_t* out, int64_t h) const { return {rows, weights, count, h, out}; }
+  kernel::CombineRow sum_to(uint16_t* out, int64_t h, DType type = DType::kBFloat16) const {
+    return {rows, weights, count, h, out, type == DType::kFloat16};
+  }
 };
 
 // The rows of one group of ranks as one row, rounded once: members by ascending expert, then slot. Adds a row
@@ -372,7 +367,7 @@ void Call::combine_token(int64_t token, const Scratch& scratch) {
   uint16_t* y = static_cast<uint16_t*>(args_.y.data) + token * args_.y.strides[0];
   const bool contiguous = args_.y.strides[1] == 1;
   uint16_t* const out = contiguous ? y : reinterpret_cast<uint16_t*>(scratch.row);
-  plan_.ops->combine(terms.sum_to(out, hidden));
+  plan_.ops->combine(terms.sum_to(out, hidden, args_.y.dtype));
   if (contiguous) return;
   for (int64_t h = 0; h < hidden; ++h) y[h * args_.y.strides[1]] = out[h];
 }

@@ -22,9 +22,13 @@ struct Codec {
   /// Bytes of a row of n codes, and of its scales.
   int64_t row_bytes(int64_t n) const { return (n * dtype_bits(codes()) + 7) / 8; }
   int64_t scale_bytes(int64_t n) const { return encodes() ? quant::rule_info(*rule).scale_bytes(n) : 0; }
-  /// Row of n values of type `input` to codes and scales; only where it encodes.
+  /// True where a row of type `input` is already what encode() would make of it.
+  bool keeps(DType input) const { return !encodes() && input == DType::kBFloat16; }
+  /// Row of n values of type `input` to codes and scales. Without a rule it takes float16, which becomes
+  /// bfloat16.
   void encode(const kernel::RowOps& ops, const void* row, DType input, int64_t n, void* codes,
               void* scales) const {
+    if (!encodes()) return ops.half_to_bf16(row, n, static_cast<uint16_t*>(codes));
     ops.quantise[static_cast<int>(*rule)]({row, input, n, nullptr, 0, 0, codes, scales});
   }
 

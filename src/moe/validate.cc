@@ -178,8 +178,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
 
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
   const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
-  MEGAMOE_RETURN_IF_ERROR(
-      expect_type("x", args.x, {codes ? config.dispatch_quant_out_dtype : DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(codes ? expect_type("x", args.x, {config.dispatch_quant_out_dtype})
+                                : expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16}));
   if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
@@ -203,7 +203,8 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
         expect_shape("scales", args.scales, {tokens, base::ceil_div(config.hidden, kernel::kMxGroup)}));
     MEGAMOE_RETURN_IF_ERROR(expect_data("scales", args.scales));
   } else if (args.scales.present()) {
-    return Status(Code::kInvalidArgument, "scales is given: expected none for x of type bfloat16");
+    return Status(Code::kInvalidArgument,
+                  std::string("scales is given: expected none for x of type ") + dtype_name(args.x.dtype));
   }
   MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, config.num_topk}));
@@ -217,7 +218,7 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
     MEGAMOE_RETURN_IF_ERROR(expect_shape("x_active_mask", args.x_active_mask, {tokens}));
     MEGAMOE_RETURN_IF_ERROR(expect_data("x_active_mask", args.x_active_mask));
   }
-  MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16, DType::kFloat16}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {tokens, config.hidden}));
   MEGAMOE_RETURN_IF_ERROR(expect_data("y", args.y));
   if (args.expert_token_nums.present()) {

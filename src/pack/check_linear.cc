@@ -147,6 +147,16 @@ Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, Sc
                  dtype_name(g.dtype) + " weights");
 }
 
+/// "weight1" -> "weight1_interleave", a property of one tensor that holds gate and up columns.
+Status check_interleave(const LinearWeights& weights, const Geometry& g, const std::string& name) {
+  if (weights.interleave == 0) return Status::ok();
+  const std::string who = name + "_interleave = " + text(weights.interleave);
+  if (!g.gated) return invalid(who + ": expected 0 without gate and up columns");
+  if (!weights.up.empty()) return invalid(who + ": expected 0 with separate up tensors");
+  if (weights.interleave > 0 && g.outputs() % weights.interleave == 0) return Status::ok();
+  return invalid(who + ": expected 0 or a divisor of " + text(g.outputs()) + ", the gate columns");
+}
+
 /// Every later size in bytes is below experts * panels * (panel bytes + 256), so checking that one is enough.
 bool sizes_fit(const Geometry& g) {
   constexpr int64_t kMaxDimension = int64_t{1} << 48;
@@ -192,6 +202,8 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   } else if (gated && g.n % 2 != 0) {
     return invalid(who + " has shape " + shape + ": expected an even N, gate and up columns side by side");
   }
+  if (Status status = check_interleave(weights, g, who); !status) return status;
+  g.interleave = weights.interleave;
   if (g.family == kernel::Family::kS8 && g.k > kMaxInt8Reduction) {
     return invalid(who + " has shape " + shape + ": expected K of at most " + text(kMaxInt8Reduction) +
                    " with integer weights, so that sums fit into 32 bits");

@@ -57,8 +57,8 @@ void pack_general(const Piece& p) {
   }
 }
 
-/// Columns side by side in memory, whole dwords: interleaves `per` source rows.
-template <class Element, int Columns>
+/// Columns side by side in memory or `Step` apart, whole dwords: interleaves `per` source rows.
+template <class Element, int Columns, int Step = 1>
 void pack_rows(const Piece& p) {
   constexpr int per = kPerDword<Element>;
   const auto* source = reinterpret_cast<const Element*>(p.source);
@@ -69,22 +69,22 @@ void pack_rows(const Piece& p) {
     if constexpr (sizeof(Element) == 2) {
       const Element* const next = row + p.k_step;
       for (int j = 0; j < Columns; ++j) {
-        out[j] = static_cast<uint32_t>(static_cast<uint16_t>(row[j])) |
-                 static_cast<uint32_t>(static_cast<uint16_t>(next[j])) << 16;
+        out[j] = static_cast<uint32_t>(static_cast<uint16_t>(row[Step * j])) |
+                 static_cast<uint32_t>(static_cast<uint16_t>(next[Step * j])) << 16;
       }
     } else {
       auto* __restrict bytes = reinterpret_cast<Element*>(out);
       const Element *const row1 = row + p.k_step, *const row2 = row1 + p.k_step,
                            *const row3 = row2 + p.k_step;
       for (int j = 0; j < Columns; ++j) {
-        bytes[4 * j] = row[j];
-        bytes[4 * j + 1] = row1[j];
-        bytes[4 * j + 2] = row2[j];
-        bytes[4 * j + 3] = row3[j];
+        bytes[4 * j] = row[Step * j];
+        bytes[4 * j + 1] = row1[Step * j];
+        bytes[4 * j + 2] = row2[Step * j];
+        bytes[4 * j + 3] = row3[Step * j];
       }
       for (int j = 0; j < Columns; ++j) {
-        sums[j] += static_cast<int16_t>(static_cast<int16_t>(row[j] + row1[j]) +
-                                        static_cast<int16_t>(row2[j] + row3[j]));
+        sums[j] += static_cast<int16_t>(static_cast<int16_t>(row[Step * j] + row1[Step * j]) +
+                                        static_cast<int16_t>(row2[Step * j] + row3[Step * j]));
       }
     }
   }
@@ -126,6 +126,8 @@ void pack_piece(const Piece& p) {
     pack_rows<Element, kColumns>(body);
   } else if (p.n_step == 1 && p.columns == kernel::kGatedColumns) {
     pack_rows<Element, kernel::kGatedColumns>(body);
+  } else if (p.n_step == 2 && p.columns == kernel::kGatedColumns) {
+    pack_rows<Element, kernel::kGatedColumns, 2>(body);
   } else if (p.k_step == 1) {
     pack_columns<Element>(body);
   } else {
@@ -140,17 +142,33 @@ void pack_piece(const Piece& p) {
   pack_general<Element>(tail);
 }
 
+/// Which columns of a matrix follow each other in a panel: `run` neighbours, then the next ones `period`
+/// behind the first of them.
+struct ColumnOrder {
+  int64_t run;
+  int64_t period;
+  int64_t first;  ///< stored column 0
+
+  int64_t stored(int64_t c) const { return first + c / run * period + c % run; }
+  /// Steps from one column to the next, where runs of one count as one run of such steps.
+  int64_t step() const { return run == 1 ? period : 1; }
+  /// Columns from c on that are step() apart.
+  int64_t left(int64_t c) const { return run == 1 ? INT64_MAX : run - c % run; }
+};
+
 /// Cuts a run of columns and k at the block edges of the matrix.
 template <class Element>
-void pack_run(const WeightMatrix& m, int64_t k_begin, int64_t k_end, int64_t column, int columns,
-              uint32_t* out, int32_t* sums) {
+void pack_run(const WeightMatrix& m, const ColumnOrder& order, int64_t k_begin, int64_t k_end, int64_t column,
+              int columns, uint32_t* out, int32_t* sums) {
+  const int64_t step = order.step();
   for (int64_t k = k_begin; k < k_end;) {
     const int64_t k_next = std::min(k_end, (k / m.k_block + 1) * m.k_block);
     for (int j = 0; j < columns;) {
-      const int64_t n = column + j;
-      const int width = static_cast<int>(std::min<int64_t>(columns - j, (n / m.n_block + 1) * m.n_block - n));
+      const int64_t n = order.stored(column + j);
+      const int64_t block = base::ceil_div((n / m.n_block + 1) * m.n_block - n, step);
+      const int width = static_cast<int>(std::min({int64_t{columns} - j, block, order.left(column + j)}));
       pack_piece<Element>({m.data + m.offset(k, n) * static_cast<int64_t>(sizeof(Element)), k_next - k, width,
-                           m.k_step, m.n_step, out + (k - k_begin) / kPerDword<Element> * kColumns + j,
+                           m.k_step, m.n_step * step, out + (k - k_begin) / kPerDword<Element> * kColumns + j,
                            sums == nullptr ? nullptr : sums + j});
       j += width;
     }
@@ -171,15 +189,15 @@ void pack_panel(const LinearWeights& weights, const Geometry& g, int64_t expert,
     std::fill_n(out, base::ceil_div(k_end - k_begin, per) * kColumns, 0u);
   }
   const WeightMatrix matrix = weight_matrix(weights.weight, weights.k_last, expert);
-  pack_run<Element>(matrix, k_begin, k_end, first, width, out, sums);
+  // Gate and up columns in one matrix, or a matrix of its own.
+  const int64_t run = g.gated ? g.gate_run() : g.n;
+  ColumnOrder order{run, weights.up.empty() ? 2 * run : run, 0};
+  pack_run<Element>(matrix, order, k_begin, k_end, first, width, out, sums);
   if (!g.gated) return;
   int32_t* const up_sums = sums == nullptr ? nullptr : sums + kernel::kGatedColumns;
-  if (weights.up.empty()) {
-    pack_run<Element>(matrix, k_begin, k_end, g.n / 2 + first, width, out + kernel::kGatedColumns, up_sums);
-  } else {
-    pack_run<Element>(weight_matrix(weights.up, weights.k_last, expert), k_begin, k_end, first, width,
-                      out + kernel::kGatedColumns, up_sums);
-  }
+  if (weights.up.empty()) order.first = run;
+  pack_run<Element>(weights.up.empty() ? matrix : weight_matrix(weights.up, weights.k_last, expert), order,
+                    k_begin, k_end, first, width, out + kernel::kGatedColumns, up_sums);
 }
 
 }  // namespace

@@ -29,8 +29,9 @@ struct Geometry {
   bool has_bias = false;
   int64_t experts = 0;
   int64_t k = 0;
-  int64_t n = 0;       ///< columns as stored: 2I for a gated Linear1
-  bool gated = false;  ///< panels pair gate columns [0, n/2) with up columns [n/2, n)
+  int64_t n = 0;           ///< columns as stored: 2I for a gated Linear1
+  bool gated = false;      ///< panels pair the gate column of an output with its up column
+  int64_t interleave = 0;  ///< gate columns that stand together before their up columns; 0 = all of them
 
   int64_t outputs() const { return gated ? n / 2 : n; }
   int outputs_per_panel() const { return gated ? kernel::kGatedColumns : kernel::kPanelColumns; }
@@ -60,8 +61,11 @@ struct Geometry {
     }
     const int64_t c = panel * kernel::kGatedColumns + j % kernel::kGatedColumns;
     if (c >= n / 2) return -1;
-    return j < kernel::kGatedColumns ? c : c + n / 2;
+    const int64_t run = gate_run();
+    return c / run * 2 * run + (j < kernel::kGatedColumns ? 0 : run) + c % run;
   }
+  /// Neighbouring gate columns as stored.
+  int64_t gate_run() const { return interleave == 0 ? n / 2 : interleave; }
 };
 
 class PanelSource {

@@ -2,6 +2,7 @@
 #include "reference/coded_row.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -18,12 +19,12 @@ CodedRow encode_int8(const std::vector<float>& row) {
   return {std::vector<float>(codes.begin(), codes.end()), {scale}};
 }
 
-// One group of bfloat16 values by the floor rule: only the exponent field of the largest one counts.
+// One group of values of 16 bits by the floor rule: only the exponent field of the largest one counts.
 float encode_group(const SmallFloat& format, const float* x, int64_t n, float* codes) {
   constexpr int kInfinityOrNaN = 255;
   int exponent = 0;
   for (int64_t i = 0; i < n; ++i) {
-    exponent = std::max(exponent, (format::bf16_from_float(x[i]) & 0x7fff) >> 7);
+    exponent = std::max(exponent, static_cast<int>(std::bit_cast<uint32_t>(x[i]) >> 23 & 0xff));
   }
   if (exponent == kInfinityOrNaN) {
     std::fill_n(codes, n, 0.0f);
@@ -64,7 +65,9 @@ CodedRow encode(DType type, const std::vector<float>& row) {
     case Scaling::kNone:
       break;
   }
-  return {row, {1.0f}};
+  CodedRow coded{row, {1.0f}};
+  for (float& v : coded.codes) v = format::bf16_to_float(format::bf16_from_float(v));
+  return coded;
 }
 
 }  // namespace megamoe::reference

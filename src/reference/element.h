@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "megamoe/tensor.h"
 
 namespace megamoe::reference {
@@ -40,8 +41,9 @@ T& element(const TensorRef& tensor, int64_t offset) {
   return static_cast<T*>(tensor.data)[offset];
 }
 
-/// An element of a bfloat16 or float32 tensor.
+/// An element of a bfloat16, float16 or float32 tensor.
 inline float read_real(const TensorView& tensor, int64_t offset) {
+  if (tensor.dtype == DType::kFloat16) return format::f16_to_float(element<uint16_t>(tensor, offset));
   return tensor.dtype == DType::kBFloat16 ? format::bf16_to_float(element<uint16_t>(tensor, offset))
                                           : element<float>(tensor, offset);
 }

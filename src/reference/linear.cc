@@ -118,6 +118,20 @@ Status check_scales(const LinearWeights& weights, const Scenario& scenario, cons
   return Status::ok();
 }
 
+// Gate and up columns in turn need both in one tensor.
+Status check_interleave(const LinearWeights& weights, const LinearForm& form, const std::string& name) {
+  const int64_t together = weights.interleave;
+  if (together == 0) return Status::ok();
+  const int64_t outputs = form.n / 2;
+  const bool in_turn = form.gated && weights.up.empty();
+  if (in_turn && together > 0 && outputs % together == 0) return Status::ok();
+  return Status(Code::kInvalidArgument,
+                name + "_interleave = " + std::to_string(together) + ": expected " +
+                    (in_turn      ? "0 or a divisor of " + std::to_string(outputs) + ", the gate columns"
+                     : form.gated ? "0 with separate up tensors"
+                                  : "0 without gate and up columns"));
+}
+
 Status check_biases(const LinearWeights& weights, const LinearForm& form, const std::string& name) {
   if (weights.bias.empty()) return Status::ok();
   MEGAMOE_RETURN_IF_ERROR(check_count(weights.bias, name, form.experts));
@@ -130,40 +144,54 @@ Status check_biases(const LinearWeights& weights, const LinearForm& form, const 
   return Status::ok();
 }
 
+// Where the tensors of a layer hold column j: gate and up columns may stand in turn.
+int64_t stored_column(const LinearWeights& weights, int64_t n, int64_t j) {
+  const int64_t together = weights.interleave;
+  if (together == 0) return j;
+  const bool up = j >= n / 2;
+  const int64_t output = up ? j - n / 2 : j;
+  return output / together * (2 * together) + (up ? together : 0) + output % together;
+}
+
 // Puts one expert's stored matrix (k, n) into columns [first, first + n) of `matrix`.
-void read_columns(const std::vector<TensorView>& tensors, bool k_last, int64_t expert, int64_t n,
-                  int64_t first, ExpertMatrix& matrix) {
+void read_columns(const LinearWeights& weights, const std::vector<TensorView>& tensors, int64_t expert,
+                  int64_t n, int64_t first, ExpertMatrix& matrix) {
   const TensorView tensor = as_codes(tensors[is_stacked(tensors, 2) ? 0 : expert]);
   for (int64_t i = 0; i < matrix.k; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      const int64_t at = k_last ? matrix_offset(tensor, expert, j, i) : matrix_offset(tensor, expert, i, j);
+      const int64_t c = stored_column(weights, n, j);
+      const int64_t at =
+          weights.k_last ? matrix_offset(tensor, expert, c, i) : matrix_offset(tensor, expert, i, c);
       matrix.weight[i * matrix.n + first + j] = read_number(tensor, at);
     }
   }
 }
 
 // One number per column of one expert, of scales or biases (E, n) or E x (n,).
-std::vector<float> read_vector(const std::vector<TensorView>& tensors, int64_t expert, int64_t n) {
+std::vector<float> read_vector(const LinearWeights& weights, const std::vector<TensorView>& tensors,
+                               int64_t expert, int64_t n) {
   std::vector<float> numbers(static_cast<size_t>(n));
   const bool stacked = is_stacked(tensors, 1);
   const TensorView& tensor = tensors[stacked ? 0 : expert];
   for (int64_t j = 0; j < n; ++j) {
-    numbers[j] = read_number(tensor, stacked ? offset(tensor, expert, j) : offset(tensor, j));
+    const int64_t c = stored_column(weights, n, j);
+    numbers[j] = read_number(tensor, stacked ? offset(tensor, expert, c) : offset(tensor, c));
   }
   return numbers;
 }
 
 // Multiplies the weights with the scales of their groups, (E, n, ceil(k / 64), 2) or E x (n, ceil(k / 64),
 // 2). Products of a code and a power of two are exact in double.
-void apply_group_scales(const std::vector<TensorView>& scales, int64_t expert, ExpertMatrix& matrix) {
-  const bool stacked = is_stacked(scales, 3);
-  const TensorView& scale = scales[stacked ? 0 : expert];
+void apply_group_scales(const LinearWeights& weights, int64_t expert, ExpertMatrix& matrix) {
+  const bool stacked = is_stacked(weights.scale, 3);
+  const TensorView& scale = weights.scale[stacked ? 0 : expert];
   const int64_t* strides = scale.strides + (stacked ? 1 : 0);
   const int64_t base = stacked ? expert * scale.strides[0] : 0;
   for (int64_t k = 0; k < matrix.k; ++k) {
     const int64_t group = k / kMxGroup;
     for (int64_t n = 0; n < matrix.n; ++n) {
-      const int64_t at = base + n * strides[0] + group / 2 * strides[1] + group % 2 * strides[2];
+      const int64_t column = stored_column(weights, matrix.n, n);
+      const int64_t at = base + column * strides[0] + group / 2 * strides[1] + group % 2 * strides[2];
       matrix.weight[k * matrix.n + n] *= double{read_number(scale, at)};
     }
   }
@@ -229,6 +257,7 @@ Status check_linear(const LinearWeights& weights, const Scenario& scenario, cons
     MEGAMOE_RETURN_IF_ERROR(check(weights.weight, name, form.n / 2));
     MEGAMOE_RETURN_IF_ERROR(check(weights.up, name + ".up", form.n / 2));
   }
+  MEGAMOE_RETURN_IF_ERROR(check_interleave(weights, form, name));
   MEGAMOE_RETURN_IF_ERROR(check_scales(weights, scenario, form, form.prefix + "weight_scales" + index, name));
   return check_biases(weights, form, form.prefix + "bias" + index);
 }
@@ -240,14 +269,14 @@ ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario,
   matrix.n = n;
   matrix.weight.resize(static_cast<size_t>(k * n));
   if (weights.up.empty()) {
-    read_columns(weights.weight, weights.k_last, expert, n, 0, matrix);
+    read_columns(weights, weights.weight, expert, n, 0, matrix);
   } else {
-    read_columns(weights.weight, weights.k_last, expert, n / 2, 0, matrix);
-    read_columns(weights.up, weights.k_last, expert, n / 2, n / 2, matrix);
+    read_columns(weights, weights.weight, expert, n / 2, 0, matrix);
+    read_columns(weights, weights.up, expert, n / 2, n / 2, matrix);
   }
-  if (scenario.scaling() == Scaling::kPerRow) matrix.scale = read_vector(weights.scale, expert, n);
-  if (scenario.scaling() == Scaling::kMx) apply_group_scales(weights.scale, expert, matrix);
-  if (!weights.bias.empty()) matrix.bias = read_vector(weights.bias, expert, n);
+  if (scenario.scaling() == Scaling::kPerRow) matrix.scale = read_vector(weights, weights.scale, expert, n);
+  if (scenario.scaling() == Scaling::kMx) apply_group_scales(weights, expert, matrix);
+  if (!weights.bias.empty()) matrix.bias = read_vector(weights, weights.bias, expert, n);
   return matrix;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/fp_env.h"
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "megamoe/reference.h"
 #include "reference/coded_row.h"
 #include "reference/combine.h"
@@ -138,7 +139,9 @@ void combine(const Problem& problem, const RankInput& input, int64_t rank,
     }
     const std::vector<float> sums = combine_token(problem, rows, experts, weights, shared[t]);
     for (int64_t h = 0; h < problem.hidden; ++h) {
-      element<uint16_t>(call.y, offset(call.y, t, h)) = format::bf16_from_float(sums[h]);
+      element<uint16_t>(call.y, offset(call.y, t, h)) = call.y.dtype == DType::kFloat16
+                                                            ? format::f16_from_float(sums[h])
+                                                            : format::bf16_from_float(sums[h]);
     }
   }
 }

@@ -129,15 +129,17 @@ Result<SharedExperts> check_shared(const Problem& problem, const RankInput& rank
   return shared;
 }
 
-// x as bfloat16, or as codes with a scale for each group.
+// x as numbers of 16 bits, or as codes with a scale for each group.
 Status check_tokens(const Problem& problem, const CallArgs& call) {
-  MEGAMOE_RETURN_IF_ERROR(
-      check_type(call.x, "x", {problem.coded_x ? problem.scenario->token : DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(check_type(call.x, "x",
+                                     problem.coded_x
+                                         ? std::vector<DType>{problem.scenario->token}
+                                         : std::vector<DType>{DType::kBFloat16, DType::kFloat16}));
   MEGAMOE_RETURN_IF_ERROR(check_tensor(call.x, "x", {-1, problem.hidden}));
   MEGAMOE_RETURN_IF_ERROR(check_pairs(call.x, "x"));
   if (!problem.coded_x) {
     if (!call.scales.present()) return Status::ok();
-    return invalid("scales is given", "none for x of type bfloat16");
+    return invalid("scales is given", std::string("none for x of type ") + dtype_name(call.x.dtype));
   }
   MEGAMOE_RETURN_IF_ERROR(check_type(call.scales, "scales", {DType::kFloat8E8M0}));
   return check_tensor(call.scales, "scales", {call.x.shape[0], mx_groups(problem.hidden)});
@@ -160,7 +162,7 @@ Status check_call(const BufferConfig& config, const Problem& problem, int64_t lo
     MEGAMOE_RETURN_IF_ERROR(check_type(call.x_active_mask, "x_active_mask", {DType::kInt8, DType::kUInt8}));
     MEGAMOE_RETURN_IF_ERROR(check_tensor(call.x_active_mask, "x_active_mask", {tokens}));
   }
-  MEGAMOE_RETURN_IF_ERROR(check_type(view(call.y), "y", {DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(check_type(view(call.y), "y", {DType::kBFloat16, DType::kFloat16}));
   MEGAMOE_RETURN_IF_ERROR(check_tensor(view(call.y), "y", {tokens, problem.hidden}));
   if (call.expert_token_nums.present()) {
     MEGAMOE_RETURN_IF_ERROR(check_type(view(call.expert_token_nums), "expert_token_nums", {DType::kInt32}));

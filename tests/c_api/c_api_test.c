@@ -127,6 +127,74 @@ static void test_layer(int packed) {
   megamoe_buffer_release(buffer);
 }
 
+/* Two outputs with gate and up columns in turn, biases, the same expert shared, float16 in and out. By hand:
+ * gate 2, up 6 -> 10.5625; gate 0 + 2, up 0 + 1 -> 1.7578125; the row is 0.5 * 10.5625 + 1.7578125 + 0.25 ->
+ * 7.28125, and y = 0.5 * 7.28125 + 7.28125. */
+static void test_options(void) {
+  static uint16_t in_turn[4] = {0x3f80, 0x4040, 0, 0}, second[2] = {0x3f00, 0x3f80};
+  static float bias1[4] = {0, 0, 2, 1}, bias2[1] = {0.25f}, half_weight[1] = {0.5f};
+  const int64_t shape[2] = {1, 1}, four[2] = {1, 4}, shape1[3] = {1, 1, 4}, shape2[3] = {1, 2, 1};
+  const megamoe_tensor tx = megamoe_row_major(x, megamoe_dtype("float16"), 2, shape);
+  const megamoe_tensor tids = megamoe_row_major(ids, megamoe_dtype("int32"), 2, shape);
+  const megamoe_tensor tweights = megamoe_row_major(half_weight, megamoe_dtype("float32"), 2, shape);
+  const megamoe_tensor ty = megamoe_row_major(y, megamoe_dtype("float16"), 2, shape);
+  const megamoe_tensor tensor1 = megamoe_row_major(in_turn, megamoe_dtype("bfloat16"), 3, shape1);
+  const megamoe_tensor tensor2 = megamoe_row_major(second, megamoe_dtype("bfloat16"), 3, shape2);
+  const megamoe_tensor tbias1 = megamoe_row_major(bias1, megamoe_dtype("float32"), 2, four);
+  const megamoe_tensor tbias2 = megamoe_row_major(bias2, megamoe_dtype("float32"), 2, shape);
+  megamoe_linear_weights weights1, weights2;
+  megamoe_buffer_config config;
+  megamoe_layer layer;
+  megamoe_call call;
+  megamoe_group* group = NULL;
+  megamoe_buffer* buffer = NULL;
+  megamoe_packed_weights *shared1 = NULL, *shared2 = NULL;
+  megamoe_op* op = NULL;
+
+  megamoe_init_linear_weights(&weights1, sizeof weights1);
+  megamoe_init_linear_weights(&weights2, sizeof weights2);
+  weights1.weight = &tensor1;
+  weights1.bias = &tbias1;
+  weights2.weight = &tensor2;
+  weights2.bias = &tbias2;
+  weights1.weight_count = weights1.bias_count = weights2.weight_count = weights2.bias_count = 1;
+  weights1.interleave = 1;
+  fill_config(&config);
+  config.intermediate_hidden = 2;
+  CHECK(megamoe_group_self(&group) == 0);
+  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
+  megamoe_group_release(group);
+  CHECK(megamoe_pack_linear1(&weights1, 1, 1, &shared1) == 0);
+  CHECK(megamoe_pack_linear2(&weights2, 1, &shared2) == 0);
+  megamoe_init_layer(&layer, sizeof layer);
+  layer.weight1 = &weights1;
+  layer.weight2 = &weights2;
+  layer.shared_packed1 = shared1;
+  layer.shared_packed2 = shared2;
+  layer.shared_expert_quant_out_dtype = 99;
+  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
+                 "layer.shared_expert_quant_out_dtype = 99: expected a number from megamoe_dtype or -1"));
+  layer.shared_expert_quant_out_dtype = -1;
+  CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
+  megamoe_init_call(&call, sizeof call);
+  call.x = &tx;
+  call.topk_ids = &tids;
+  call.topk_weights = &tweights;
+  call.y = &ty;
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(y[0] == 0x4976); /* 10.921875 */
+  call.scales = &tweights;
+  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
+                 "scales is given: expected none for x of type float16"));
+  weights1.interleave = 3;
+  megamoe_op_release(op);
+  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
+                 "weight1_interleave = 3: expected 0 or a divisor of 2, the gate columns"));
+  megamoe_packed_weights_release(shared1);
+  megamoe_packed_weights_release(shared2);
+  megamoe_buffer_release(buffer);
+}
+
 /* A struct of a caller that was built with an older or a newer header. */
 static void test_versions(void) {
   struct {
@@ -211,6 +279,7 @@ int main(void) {
   CHECK(strlen(megamoe_version()) > 0);
   test_layer(0);
   test_layer(1);
+  test_options();
   test_versions();
   test_profile();
   test_errors();

@@ -1,8 +1,10 @@
 // Combine on every level: bit for bit the ordered sum of rounded products.
+#include <cmath>
 #include <cstring>
 #include <random>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "kernel/levels.h"
 
 namespace megamoe::kernel {
@@ -11,11 +13,11 @@ namespace {
 class CombineTest : public RowOpsTest {
  protected:
   std::vector<uint16_t> run(const std::vector<std::vector<uint16_t>>& rows, const std::vector<float>& weights,
-                            int64_t h) {
+                            int64_t h, bool half = false) {
     std::vector<const uint16_t*> pointers;
     for (const auto& row : rows) pointers.push_back(row.data());
     Guarded<uint16_t> out(static_cast<size_t>(h));
-    ops().combine({pointers.data(), weights.data(), static_cast<int>(rows.size()), h, out.data()});
+    ops().combine({pointers.data(), weights.data(), static_cast<int>(rows.size()), h, out.data(), half});
     EXPECT_TRUE(out.intact());
     return std::vector<uint16_t>(out.data(), out.data() + h);
   }
@@ -32,7 +34,7 @@ TEST_P(CombineTest, OrderedSumForEveryWidthAndSlotCount) {
         for (uint16_t& v : row) v = format::bf16_from_float(normal(random));
       }
       for (float& w : weights) w = normal(random);
-      std::vector<uint16_t> want(h);
+      std::vector<uint16_t> want(h), want_half(h);
       for (int64_t i = 0; i < h; ++i) {
         float sum = 0;
         for (int s = 0; s < slots; ++s) {
@@ -40,8 +42,10 @@ TEST_P(CombineTest, OrderedSumForEveryWidthAndSlotCount) {
           sum = s == 0 ? product : sum + product;
         }
         want[i] = format::bf16_from_float(sum);
+        want_half[i] = format::f16_from_float(sum);
       }
       ASSERT_EQ(run(rows, weights, h), want) << "h " << h << " slots " << slots;
+      ASSERT_EQ(run(rows, weights, h, true), want_half) << "h " << h << " slots " << slots;
     }
   }
 }
@@ -60,6 +64,34 @@ TEST_P(CombineTest, NeitherFusedNorReordered) {
   EXPECT_EQ(run({bf16(0x1p30f), bf16(-0x1p30f), bf16(1)}, {1, 1, 1}, 33), bf16(1));
   // The first slot is copied, not added to +0.
   EXPECT_EQ(run({bf16(-0.0f)}, {1}, 33), std::vector<uint16_t>(33, 0x8000));
+}
+
+// A row may be larger than float16 can hold: only the sum is rounded to it.
+TEST_P(CombineTest, Float16IsRoundedOnceAtTheEnd) {
+  const std::vector<uint16_t> large(33, format::bf16_from_float(100352));
+  EXPECT_EQ(run({large}, {0.01f}, 33, true), std::vector<uint16_t>(33, format::f16_from_float(1003.52f)));
+  EXPECT_EQ(run({large}, {1}, 33, true), std::vector<uint16_t>(33, 0x7c00));
+  EXPECT_EQ(run({large, large}, {1, -1}, 33, true), std::vector<uint16_t>(33, 0));
+  // 1 + 2^-11 is the middle of two float16 values; the bfloat16 rows hold it as a sum only.
+  const std::vector<uint16_t> one(33, format::bf16_from_float(1)), tiny(33, format::bf16_from_float(0x1p-11f));
+  EXPECT_EQ(run({one, tiny}, {1, 1}, 33, true), std::vector<uint16_t>(33, 0x3c00));
+  EXPECT_EQ(run({one, tiny}, {1, 1.01f}, 33, true), std::vector<uint16_t>(33, 0x3c01));
+}
+
+TEST_P(CombineTest, EveryFloat16BecomesTheNearestBf16) {
+  std::vector<uint16_t> half(65536 + 7);
+  for (size_t i = 0; i < half.size(); ++i) half[i] = static_cast<uint16_t>(i);
+  Guarded<uint16_t> out(half.size());
+  ops().half_to_bf16(half.data(), static_cast<int64_t>(half.size()), out.data());
+  EXPECT_TRUE(out.intact());
+  for (size_t i = 0; i < half.size(); ++i) {
+    const float value = format::f16_to_float(half[i]);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(format::bf16_to_float(out[i]))) << i;
+    } else {
+      ASSERT_EQ(out[i], format::bf16_from_float(value)) << i;
+    }
+  }
 }
 
 INSTANTIATE_ROW_OPS(CombineTest);

@@ -48,6 +48,28 @@ TEST(CheckLinear, Accepts) {
   EXPECT_EQ(g->n, 6);
 }
 
+TEST(CheckLinear, GateAndUpColumnsInTurn) {
+  LinearWeights w = bf16({4, 8, 12});
+  for (const int64_t together : {1, 2, 3, 6}) {
+    w.interleave = together;
+    auto g = pack::check_linear(w, true, "weight1");
+    ASSERT_TRUE(g) << g.status().message();
+    EXPECT_EQ(g->interleave, together);
+  }
+  for (const int64_t together : {-1, 4, 12}) {
+    w.interleave = together;
+    expect_error(w, true, Code::kInvalidArgument,
+                 "weight1_interleave = " + std::to_string(together) +
+                     ": expected 0 or a divisor of 6, the gate columns");
+  }
+  w.interleave = 1;
+  expect_error(w, false, Code::kInvalidArgument,
+               "shared_weight2_interleave = 1: expected 0 without gate and up columns", "shared_weight2");
+  w.up = w.weight;
+  expect_error(w, true, Code::kInvalidArgument,
+               "weight1_interleave = 1: expected 0 with separate up tensors");
+}
+
 TEST(CheckLinear, Tensors) {
   expect_error({}, true, Code::kInvalidArgument,
                "weight1 has no tensors: expected one stacked tensor or one per local expert");

@@ -170,6 +170,35 @@ TEST(Panel, SeparateGateAndUpTensors) {
   }
 }
 
+// Column by column: where gate column c stands in the stored order, and its up column.
+TEST(Panel, GateAndUpColumnsInTurn) {
+  for (DType dtype : {DType::kBFloat16, DType::kInt8}) {
+    for (Order order : test::kOrders) {
+      for (const auto& [half, together] :
+           {std::pair<int64_t, int64_t>{1, 1}, {16, 1}, {33, 1}, {40, 8}, {48, 16}, {33, 11}, {34, 34}}) {
+        SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " order " << static_cast<int>(order)
+                                        << " half " << half << " together " << together);
+        TestWeights weights(dtype, 2, 61, 2 * half, order, half % 2 == 0, 3);
+        const Scales scales(2, 2 * half, true);
+        weights.linear.interleave = together;
+        if (dtype == DType::kInt8) weights.linear.scale = scales.views;
+        auto source = pack::raw_source(weights.linear, true, "weight1", ops);
+        ASSERT_TRUE(source) << source.status().message();
+        const pack::Geometry& g = (*source)->geometry();
+        int64_t output = 0;
+        for (int64_t start = 0; start < 2 * half; start += 2 * together) {
+          for (int64_t c = start; c < start + together; ++c, ++output) {
+            EXPECT_EQ(g.column(output / 16, static_cast<int>(output % 16)), c);
+            EXPECT_EQ(g.column(output / 16, static_cast<int>(16 + output % 16)), c + together);
+          }
+        }
+        check_layer(weights.linear, true, dtype == DType::kInt8 ? &scales : nullptr,
+                    [&](int64_t e, int64_t k, int64_t c) { return weights.bits(e, k, c); });
+      }
+    }
+  }
+}
+
 TEST(Panel, ColumnSumsOfExtremes) {
   const int64_t k = 131071;
   std::vector<int8_t> codes(static_cast<size_t>(k), int8_t{-128});

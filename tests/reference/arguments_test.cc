@@ -77,7 +77,7 @@ TEST(Arguments, RepeatedExpertUnderDeviceProfiles) {
 }
 
 TEST(Arguments, OtherTensorsOfTheCall) {
-  expect_error(false, Code::kInvalidType, "rank 0: x has type float32: expected bfloat16",
+  expect_error(false, Code::kInvalidType, "rank 0: x has type float32: expected bfloat16 or float16",
                [](World&, auto& in) { in[0].call.x.dtype = DType::kFloat32; });
   expect_invalid("rank 1: x has shape (2, 7): expected (*, 8)",
                  [](World&, auto& in) { in[1].call.x.shape[1] = 7; });
@@ -96,9 +96,10 @@ TEST(Arguments, OtherTensorsOfTheCall) {
     in[0].call.x_active_mask = in[0].call.topk_ids;
     in[0].call.x_active_mask.dtype = DType::kUInt8;
   });
-  expect_error(false, Code::kInvalidType, "rank 1: y has type float32: expected bfloat16",
+  expect_error(false, Code::kInvalidType, "rank 1: y has type float32: expected bfloat16 or float16",
                [](World&, auto& in) { in[1].call.y.dtype = DType::kFloat32; });
-  expect_invalid("rank 1: y is missing: expected bfloat16", [](World&, auto& in) { in[1].call.y = {}; });
+  expect_invalid("rank 1: y is missing: expected bfloat16 or float16",
+                 [](World&, auto& in) { in[1].call.y = {}; });
   expect_invalid("rank 0: y has shape (2, 8): expected (3, 8)",
                  [](World&, auto& in) { in[0].call.y.shape[0] = 2; });
   expect_error(false, Code::kInvalidType, "rank 0: expert_token_nums has type int64: expected int32",

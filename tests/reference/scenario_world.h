@@ -86,6 +86,7 @@ inline Storage make_storage(DType dtype, std::initializer_list<int64_t> shape, i
 struct LayerData {
   Storage weight, scale, bias;  ///< the last two may be empty
   bool k_last = false;
+  int64_t interleave = 0;
 
   LinearWeights part(int64_t first, int64_t count) const {
     LinearWeights weights;
@@ -93,6 +94,7 @@ struct LayerData {
     if (scale.bytes) weights.scale = {scale.part(first, count)};
     if (bias.bytes) weights.bias = {bias.part(first, count)};
     weights.k_last = k_last;
+    weights.interleave = interleave;
     return weights;
   }
 };

@@ -50,6 +50,54 @@ Storage rearranged(const Storage& from, bool transpose, Layout layout) {
   return to;
 }
 
+/// The same tensor with entry i of a dimension taken from entry order[i].
+Storage reordered(const Storage& from, int dim, const std::vector<int64_t>& order) {
+  Storage to = from;
+  to.bytes = std::make_shared<std::vector<std::byte>>(*from.bytes);
+  to.ref.data = to.bytes->data();
+  const int64_t inner = from.ref.strides[dim], extent = from.ref.shape[dim];
+  const int64_t outer = from.ref.elements() / (inner * extent);
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t c = 0; c < extent; ++c) {
+      for (int64_t i = 0; i < inner; ++i) {
+        put_bits(to.ref.data, from.ref.dtype, (o * extent + c) * inner + i,
+                 get_bits(from.ref.data, from.ref.dtype, (o * extent + order[c]) * inner + i));
+      }
+    }
+  }
+  return to;
+}
+
+// Columns g0 u0 g1 u1 ..., or in longer runs, with their scales and biases.
+TEST_P(Scenarios, GateAndUpColumnsInTurn) {
+  ScenarioWorld w(GetParam(), {5, 3}, 4, 2);
+  w.layer1.bias = ScenarioWorld::make_bias(4, 2 * w.width, w.random);
+  ASSERT_TRUE(w.run());
+  const std::vector<float> y = w.y();
+  const LayerData halves = w.layer1;
+  EXPECT_EQ(w.width, 40);
+  for (const int64_t together : {1, 8, 40}) {
+    std::vector<int64_t> order;
+    for (int64_t first = 0; first < 40; first += together) {
+      for (int64_t c = first; c < first + together; ++c) order.push_back(c);
+      for (int64_t c = first; c < first + together; ++c) order.push_back(40 + c);
+    }
+    w.layer1.weight = reordered(halves.weight, halves.k_last ? 1 : 2, order);
+    w.layer1.bias = reordered(halves.bias, 1, order);
+    if (halves.scale.bytes) w.layer1.scale = reordered(halves.scale, 1, order);
+    w.layer1.interleave = together;
+    const Status status = w.run();
+    ASSERT_TRUE(status) << status.message();
+    EXPECT_EQ(w.y(), y) << together;
+  }
+  w.layer1.interleave = 3;
+  EXPECT_EQ(w.run().message(),
+            "rank 0: weight1_interleave = 3: expected 0 or a divisor of 40, the gate columns");
+  w.layer1.interleave = 0;
+  w.layer2.interleave = 1;
+  EXPECT_EQ(w.run().message(), "rank 0: weight2_interleave = 1: expected 0 without gate and up columns");
+}
+
 TEST_P(Scenarios, LayoutsOfWeights) {
   ScenarioWorld w(GetParam(), {5, 3}, 4, 2);
   ASSERT_TRUE(w.run());

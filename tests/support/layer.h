@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "megamoe/megamoe.h"
+#include "support/weights.h"
 
 namespace megamoe::test {
 
@@ -31,55 +33,47 @@ struct LayerShape {
 struct RankTokens {
   int64_t tokens = 0;
   std::vector<uint16_t> x, y;
+  std::vector<std::byte> codes;  // of x where it comes as codes, and their scales
+  std::vector<uint8_t> scales;
   std::vector<int32_t> ids;
   std::vector<float> weights;
   std::vector<int8_t> active;  // empty = no mask
   std::vector<int32_t> counts;
 };
 
-/// How a scenario stores its weights.
-struct ScenarioTraits {
-  const char* name;
-  int mode;
-  DType out;
-  DType weight;
-  double bound;  ///< relative error of y against the reference
-
-  bool mx() const {
-    return weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1;
-  }
-  bool channel_scales() const { return weight == DType::kInt8 || weight == DType::kInt4; }
-  bool nibbles() const { return dtype_bits(weight) == 4; }
+/// What a test chooses beside the shape; the defaults are those of the operator.
+struct LayerOptions {
+  DType x = DType::kBFloat16;  ///< bfloat16 or float16
+  DType y = DType::kBFloat16;
+  bool coded_x = false;    ///< x comes as the scenario's codes, with scales
+  bool biases = false;     ///< of all layers
+  int64_t interleave = 0;  ///< of gate and up columns
+  int64_t shared_experts = 0;
+  std::string shared_scenario;  ///< empty: as the layer
+  int topk_weights_type = 0;
+  int combine_quant_mode = 0;
+  int combine_comm_mode = 0;
+  int topo_type = 0;
+  int rank_num_per_server = 2;
+  int64_t max_recv_token_num = 0;
 };
-
-inline constexpr ScenarioTraits kScenarioTraits[] = {
-    {"A16W16", 0, DType::kUndefined, DType::kBFloat16, 2e-3},
-    {"A8W8-INT", 2, DType::kInt8, DType::kInt8, 1e-3},
-    {"A8W4-INT", 2, DType::kInt8, DType::kInt4, 1e-3},
-    {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3},
-    {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 2e-3},
-    {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 2e-3},
-    {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 2e-3},
-};
-
-inline const ScenarioTraits& traits_of(const std::string& name) {
-  for (const ScenarioTraits& traits : kScenarioTraits) {
-    if (name == traits.name) return traits;
-  }
-  throw std::runtime_error("no scenario " + name);
-}
 
 class TestLayer {
  public:
-  TestLayer(const LayerShape& shape, uint32_t seed)
-      : shape_(shape), traits_(traits_of(shape.scenario)), random_(seed) {
+  TestLayer(const LayerShape& shape, uint32_t seed, const LayerOptions& options = {})
+      : shape_(shape), options_(options), traits_(traits_of(shape.scenario)), random_(seed) {
     const int64_t n1 = 2 * shape.intermediate;
-    k2_ = shape.activation == "gelu" ? n1 : shape.intermediate;
-    fill(shape.hidden, n1, weight1_, scale1_);
-    fill(k2_, shape.hidden, weight2_, scale2_);
+    const int64_t k2 = gated() ? shape.intermediate : n1;
+    weight1_ = ScenarioWeights(traits_, shape.experts, shape.hidden, n1, options.biases, random_);
+    weight2_ = ScenarioWeights(traits_, shape.experts, k2, shape.hidden, options.biases, random_);
+    if (options.shared_experts == 0) return;
+    const ScenarioTraits& shared = shared_traits();
+    shared1_ = ScenarioWeights(shared, options.shared_experts, shape.hidden, n1, options.biases, random_);
+    shared2_ = ScenarioWeights(shared, options.shared_experts, k2, shape.hidden, options.biases, random_);
   }
 
   const LayerShape& shape() const { return shape_; }
+  const LayerOptions& options() const { return options_; }
   const ScenarioTraits& traits() const { return traits_; }
   std::mt19937& random() { return random_; }
 
@@ -90,20 +84,34 @@ class TestLayer {
     config.num_topk = shape_.topk;
     config.hidden = shape_.hidden;
     config.intermediate_hidden = shape_.intermediate;
-    config.dispatch_quant_mode = traits_.mode;
+    config.dispatch_quant_mode = options_.coded_x ? 0 : traits_.mode;
     config.dispatch_quant_out_dtype = traits_.out;
+    config.topk_weights_type = options_.topk_weights_type;
+    config.combine_quant_mode = options_.combine_quant_mode;
+    config.combine_comm_mode = options_.combine_comm_mode;
+    config.topo_type = options_.topo_type;
+    config.rank_num_per_server = options_.rank_num_per_server;
+    config.max_recv_token_num = options_.max_recv_token_num;
     return config;
   }
 
   /// Weights of one rank as the operator stores them: (E_local, K, N).
   LinearWeights linear1(int ranks, int rank) const {
-    return linear(weight1_, scale1_, shape_.hidden, 2 * shape_.intermediate, ranks, rank);
+    return in_turn(weight1_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank)));
   }
   LinearWeights linear2(int ranks, int rank) const {
-    return linear(weight2_, scale2_, k2_, shape_.hidden, ranks, rank);
+    return weight2_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank));
   }
+  /// The shared experts are the same on every rank.
+  LinearWeights shared1() const { return in_turn(shared1_.view(0, options_.shared_experts)); }
+  LinearWeights shared2() const { return shared2_.view(0, options_.shared_experts); }
+  DType shared_out() const {
+    if (options_.shared_experts == 0 || options_.shared_scenario.empty()) return DType::kUndefined;
+    return shared_traits().out == DType::kUndefined ? DType::kBFloat16 : shared_traits().out;
+  }
+  bool gated() const { return shape_.activation != "gelu"; }
   int64_t local_experts(int ranks, int rank) const {
-    const int64_t each = (shape_.experts + ranks - 1) / ranks;
+    const int64_t each = experts_per_rank(ranks);
     return std::max<int64_t>(0, std::min(each, shape_.experts - rank * each));
   }
   Activation activation() const {
@@ -117,10 +125,19 @@ class TestLayer {
     layer.activation = activation();
     layer.weight1 = linear1(ranks, rank);
     layer.weight2 = linear2(ranks, rank);
-    if (packed && local_experts(ranks, rank) > 0) {
-      layer.packed1 = PackedWeights::pack_linear1(layer.weight1, shape_.activation != "gelu", 1).value();
+    layer.shared_weight1 = shared1();
+    layer.shared_weight2 = shared2();
+    layer.shared_expert_quant_out_dtype = shared_out();
+    if (!packed) return layer;
+    if (local_experts(ranks, rank) > 0) {
+      layer.packed1 = PackedWeights::pack_linear1(layer.weight1, gated(), 1).value();
       layer.packed2 = PackedWeights::pack_linear2(layer.weight2, 1).value();
       layer.weight1 = layer.weight2 = {};
+    }
+    if (options_.shared_experts > 0) {
+      layer.shared_packed1 = PackedWeights::pack_linear1(layer.shared_weight1, gated(), 1).value();
+      layer.shared_packed2 = PackedWeights::pack_linear2(layer.shared_weight2, 1).value();
+      layer.shared_weight1 = layer.shared_weight2 = {};
     }
     return layer;
   }
@@ -130,8 +147,15 @@ class TestLayer {
     RankTokens rank;
     rank.tokens = count;
     std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < count * shape_.hidden; ++i)
-      rank.x.push_back(format::bf16_from_float(normal(random_)));
+    for (int64_t i = 0; i < count * shape_.hidden; ++i) {
+      const float value = normal(random_);
+      rank.x.push_back(options_.x == DType::kFloat16 ? format::f16_from_float(value)
+                                                     : format::bf16_from_float(value));
+    }
+    for (int64_t i = 0; options_.coded_x && i < count * code_bytes(); ++i)
+      rank.codes.push_back(static_cast<std::byte>(moderate_code(traits_.out, random_)));
+    for (int64_t i = 0; options_.coded_x && i < count * groups(); ++i)
+      rank.scales.push_back(static_cast<uint8_t>(124 + random_() % 3));
     std::vector<int32_t> experts(static_cast<size_t>(shape_.experts));
     for (size_t e = 0; e < experts.size(); ++e) experts[e] = static_cast<int32_t>(e);
     for (int64_t t = 0; t < count; ++t) {
@@ -153,11 +177,15 @@ class TestLayer {
 
   CallArgs args(RankTokens& rank, int64_t local_experts) const {
     CallArgs args;
-    args.x = {rank.x.data(), DType::kBFloat16, {rank.tokens, shape_.hidden}};
+    args.x = {rank.x.data(), options_.x, {rank.tokens, shape_.hidden}};
+    if (options_.coded_x) {
+      args.x = {rank.codes.data(), traits_.out, {rank.tokens, shape_.hidden}};
+      args.scales = {rank.scales.data(), DType::kFloat8E8M0, {rank.tokens, groups()}};
+    }
     args.topk_ids = {rank.ids.data(), DType::kInt32, {rank.tokens, shape_.topk}};
     args.topk_weights = {rank.weights.data(), DType::kFloat32, {rank.tokens, shape_.topk}};
     if (!rank.active.empty()) args.x_active_mask = {rank.active.data(), DType::kInt8, {rank.tokens}};
-    args.y = {rank.y.data(), DType::kBFloat16, {rank.tokens, shape_.hidden}};
+    args.y = {rank.y.data(), options_.y, {rank.tokens, shape_.hidden}};
     args.expert_token_nums = {rank.counts.data(), DType::kInt32, {local_experts}};
     return args;
   }
@@ -168,8 +196,8 @@ class TestLayer {
     const int size = static_cast<int>(ranks.size());
     for (int r = 0; r < size; ++r) {
       poison(ranks[static_cast<size_t>(r)]);
-      inputs.push_back(
-          {args(ranks[static_cast<size_t>(r)], local_experts(size, r)), linear1(size, r), linear2(size, r)});
+      inputs.push_back({args(ranks[static_cast<size_t>(r)], local_experts(size, r)), linear1(size, r),
+                        linear2(size, r), shared1(), shared2(), shared_out()});
     }
     const Status status = reference::mega_moe(config(max_tokens), activation(), inputs);
     if (!status.is_ok()) throw std::runtime_error("reference: " + status.message());
@@ -177,75 +205,22 @@ class TestLayer {
   }
 
  private:
-  // One linear layer of all experts, K x N: (E, K, N), or (E, N, K) with MX codes.
-  void fill(int64_t k, int64_t n, std::vector<std::byte>& weight, std::vector<std::byte>& scale) {
-    const int64_t count = shape_.experts * k * n;
-    weight.resize(static_cast<size_t>(count * dtype_bits(traits_.weight) / 8));
-    if (traits_.weight == DType::kBFloat16) {
-      std::normal_distribution<float> normal(0.f, 1.f / std::sqrt(static_cast<float>(k)));
-      for (int64_t i = 0; i < count; ++i) {
-        const uint16_t bits = format::bf16_from_float(normal(random_));
-        std::memcpy(weight.data() + 2 * i, &bits, sizeof bits);
-      }
-      return;
-    }
-    for (std::byte& w : weight) w = static_cast<std::byte>(random_code());
-    if (traits_.channel_scales()) {
-      const float size = traits_.nibbles() ? 4.6f : 74.f;
-      for (int64_t c = 0; c < shape_.experts * n; ++c) {
-        const float s =
-            (0.5f + static_cast<float>(random_() % 100) / 100.f) / (size * std::sqrt(static_cast<float>(k)));
-        uint64_t word = 0;
-        std::memcpy(&word, &s, sizeof s);
-        const auto* bytes = reinterpret_cast<const std::byte*>(&word);
-        scale.insert(scale.end(), bytes, bytes + sizeof word);
-      }
-      return;
-    }
-    scale.resize(static_cast<size_t>(shape_.experts * n * ((k + 63) / 64) * 2));
-    // Powers of two around 1 / (size of a code * sqrt(k)).
-    const int middle = 127 - static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(k)) * 3)));
-    for (std::byte& s : scale) s = static_cast<std::byte>(middle - 1 + static_cast<int>(random_() % 3));
+  int64_t experts_per_rank(int ranks) const { return (shape_.experts + ranks - 1) / ranks; }
+  LinearWeights in_turn(LinearWeights weights) const {
+    weights.interleave = options_.interleave;
+    return weights;
   }
-
-  // A byte of codes of moderate size: MXFP8 codes of magnitude 0.25 to 8, all int8, all pairs of nibbles.
-  int random_code() {
-    const int any = static_cast<int>(random_() % 256);
-    if (traits_.weight == DType::kFloat8E4M3)
-      return (any & 0x87) | (5 + static_cast<int>(random_() % 5)) << 3;
-    if (traits_.weight == DType::kFloat8E5M2)
-      return (any & 0x83) | (13 + static_cast<int>(random_() % 5)) << 2;
-    return any;
-  }
-
-  LinearWeights linear(const std::vector<std::byte>& weight, const std::vector<std::byte>& scale, int64_t k,
-                       int64_t n, int ranks, int rank) const {
-    const int64_t each = (shape_.experts + ranks - 1) / ranks;
-    const int64_t local = local_experts(ranks, rank);
-    LinearWeights result;
-    if (local == 0) return result;
-    const std::byte* start = weight.data() + rank * each * k * n * dtype_bits(traits_.weight) / 8;
-    if (traits_.mx()) {
-      const int64_t groups = (k + 63) / 64;
-      result.k_last = true;
-      result.weight.push_back(TensorView(start, traits_.weight, {local, n, k}));
-      result.scale.push_back(
-          TensorView(scale.data() + rank * each * n * groups * 2, DType::kFloat8E8M0, {local, n, groups, 2}));
-      return result;
-    }
-    result.weight.push_back(TensorView(start, traits_.weight, {local, k, n}));
-    if (traits_.channel_scales()) {
-      result.scale.push_back(TensorView(scale.data() + rank * each * n * 8, DType::kUInt64, {local, n}));
-    }
-    return result;
+  int64_t code_bytes() const { return shape_.hidden * dtype_bits(traits_.out) / 8; }
+  int64_t groups() const { return (shape_.hidden + 31) / 32; }
+  const ScenarioTraits& shared_traits() const {
+    return options_.shared_scenario.empty() ? traits_ : traits_of(options_.shared_scenario);
   }
 
   LayerShape shape_;
+  LayerOptions options_;
   const ScenarioTraits& traits_;
   std::mt19937 random_;
-  std::vector<std::byte> weight1_, weight2_;
-  std::vector<std::byte> scale1_, scale2_;
-  int64_t k2_ = 0;
+  ScenarioWeights weight1_, weight2_, shared1_, shared2_;
 };
 
 /// Runs body(rank, group) on one thread per rank of a local group.
@@ -264,12 +239,14 @@ inline BufferOptions options(int threads, std::optional<Isa> isa = {}) {
 }
 
 /// |got - want| / |want| over all values, in the Frobenius norm.
-inline double relative_error(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want) {
+inline double relative_error(const std::vector<uint16_t>& got, const std::vector<uint16_t>& want,
+                             DType type = DType::kBFloat16) {
+  const auto value = type == DType::kFloat16 ? format::f16_to_float : format::bf16_to_float;
   double difference = 0;
   double norm = 0;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double w = format::bf16_to_float(want[i]);
-    const double d = format::bf16_to_float(got[i]) - w;
+    const double w = value(want[i]);
+    const double d = value(got[i]) - w;
     difference += d * d;
     norm += w * w;
   }

@@ -1,0 +1,134 @@
+// Random weights of one linear layer in the format of a scenario.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "format/bf16.h"
+#include "megamoe/megamoe.h"
+
+namespace megamoe::test {
+
+/// How a scenario stores its weights.
+struct ScenarioTraits {
+  const char* name;
+  int mode;
+  DType out;
+  DType weight;
+  double bound;  ///< relative error of y against the reference
+
+  bool mx() const {
+    return weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1;
+  }
+  bool channel_scales() const { return weight == DType::kInt8 || weight == DType::kInt4; }
+  bool nibbles() const { return dtype_bits(weight) == 4; }
+};
+
+inline constexpr ScenarioTraits kScenarioTraits[] = {
+    {"A16W16", 0, DType::kUndefined, DType::kBFloat16, 2e-3},
+    {"A8W8-INT", 2, DType::kInt8, DType::kInt8, 1e-3},
+    {"A8W4-INT", 2, DType::kInt8, DType::kInt4, 1e-3},
+    {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3},
+    {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 2e-3},
+    {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 2e-3},
+    {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 2e-3},
+};
+
+inline const ScenarioTraits& traits_of(const std::string& name) {
+  for (const ScenarioTraits& traits : kScenarioTraits) {
+    if (name == traits.name) return traits;
+  }
+  throw std::runtime_error("no scenario " + name);
+}
+
+/// A byte of codes of moderate size: MXFP8 codes of magnitude 0.25 to 8, all int8, all pairs of nibbles.
+inline int moderate_code(DType type, std::mt19937& random) {
+  const int any = static_cast<int>(random() % 256);
+  if (type == DType::kFloat8E4M3) return (any & 0x87) | (5 + static_cast<int>(random() % 5)) << 3;
+  if (type == DType::kFloat8E5M2) return (any & 0x83) | (13 + static_cast<int>(random() % 5)) << 2;
+  return any;
+}
+
+/// One linear layer of `experts` experts, K x N: (E, K, N), or (E, N, K) with MX codes.
+class ScenarioWeights {
+ public:
+  ScenarioWeights() = default;
+  ScenarioWeights(const ScenarioTraits& traits, int64_t experts, int64_t k, int64_t n, bool biases,
+                  std::mt19937& random)
+      : traits_(&traits), k_(k), n_(n) {
+    fill_codes(experts * k * n, random);
+    if (traits.mx()) fill_mx_scales(experts * n * ((k + 63) / 64) * 2, random);
+    if (traits.channel_scales()) fill_channel_scales(experts * n, random);
+    // A bias of the size of the values it is added to; that of int4 stands before the row scale of about
+    // 0.03.
+    std::normal_distribution<float> normal(0.f, traits.weight == DType::kInt4 ? 20.f : 0.5f);
+    for (int64_t i = 0; biases && i < experts * n; ++i) bias_.push_back(normal(random));
+  }
+
+  /// Experts [first, first + count).
+  LinearWeights view(int64_t first, int64_t count) const {
+    LinearWeights result;
+    if (count == 0) return result;
+    const std::byte* start = weight_.data() + first * k_ * n_ * dtype_bits(traits_->weight) / 8;
+    if (!bias_.empty()) result.bias = {TensorView(bias_.data() + first * n_, DType::kFloat32, {count, n_})};
+    if (traits_->mx()) {
+      const int64_t groups = (k_ + 63) / 64;
+      result.k_last = true;
+      result.weight = {TensorView(start, traits_->weight, {count, n_, k_})};
+      result.scale = {
+          TensorView(scale_.data() + first * n_ * groups * 2, DType::kFloat8E8M0, {count, n_, groups, 2})};
+      return result;
+    }
+    result.weight = {TensorView(start, traits_->weight, {count, k_, n_})};
+    if (traits_->channel_scales()) {
+      result.scale = {TensorView(scale_.data() + first * n_ * 8, DType::kUInt64, {count, n_})};
+    }
+    return result;
+  }
+
+ private:
+  void fill_codes(int64_t count, std::mt19937& random) {
+    weight_.resize(static_cast<size_t>(count * dtype_bits(traits_->weight) / 8));
+    if (traits_->weight == DType::kBFloat16) {
+      std::normal_distribution<float> normal(0.f, 1.f / std::sqrt(static_cast<float>(k_)));
+      for (int64_t i = 0; i < count; ++i) {
+        const uint16_t bits = format::bf16_from_float(normal(random));
+        std::memcpy(weight_.data() + 2 * i, &bits, sizeof bits);
+      }
+      return;
+    }
+    for (std::byte& w : weight_) w = static_cast<std::byte>(moderate_code(traits_->weight, random));
+  }
+
+  void fill_channel_scales(int64_t count, std::mt19937& random) {
+    const float size = traits_->nibbles() ? 4.6f : 74.f;
+    for (int64_t c = 0; c < count; ++c) {
+      const float s =
+          (0.5f + static_cast<float>(random() % 100) / 100.f) / (size * std::sqrt(static_cast<float>(k_)));
+      uint64_t word = 0;
+      std::memcpy(&word, &s, sizeof s);
+      const auto* bytes = reinterpret_cast<const std::byte*>(&word);
+      scale_.insert(scale_.end(), bytes, bytes + sizeof word);
+    }
+  }
+
+  // Powers of two around 1 / (size of a code * sqrt(k)).
+  void fill_mx_scales(int64_t count, std::mt19937& random) {
+    scale_.resize(static_cast<size_t>(count));
+    const int middle = 127 - static_cast<int>(std::lround(std::log2(std::sqrt(static_cast<double>(k_)) * 3)));
+    for (std::byte& s : scale_) s = static_cast<std::byte>(middle - 1 + static_cast<int>(random() % 3));
+  }
+
+  const ScenarioTraits* traits_ = nullptr;
+  int64_t k_ = 0, n_ = 0;
+  std::vector<std::byte> weight_, scale_;
+  std::vector<float> bias_;
+};
+
+}  // namespace megamoe::test
