@@ -44,6 +44,7 @@ struct Settings {
   BufferConfig config;
   Activation activation;
   DType shared_expert_quant_out_dtype = DType::kUndefined;
+  int64_t interleave = 0;  ///< of weight1 and shared_weight1
 };
 
 /// Parameters in the operator's order.
@@ -75,6 +76,7 @@ Result<Settings> read_settings(const Case& test) {
   attributes.read("topo_type", c.topo_type);
   attributes.read("rank_num_per_server", c.rank_num_per_server);
   attributes.read("combine_comm_mode", c.combine_comm_mode);
+  attributes.read("weight1_interleave", s.interleave);
   attributes.read("profile", c.profile);
   attributes.read("activation", s.activation.name);
   attributes.read("activation_params", parameters);
@@ -113,9 +115,16 @@ LinearWeights linear(const Case& test, const std::string& prefix, const char* la
   return result;
 }
 
-TensorRef output_ref(const TensorView& like, std::vector<std::byte>& bytes) {
+/// Memory of an output that ranks write, whether they are threads or processes.
+Result<SharedArray<std::byte>> output_memory(int64_t bytes) {
+  auto memory = SharedArray<std::byte>::make(bytes);
+  if (memory) std::fill_n(memory->data(), bytes, kUntouched);
+  return memory;
+}
+
+TensorRef output_ref(const TensorView& like, const SharedArray<std::byte>& memory) {
   TensorRef ref;
-  ref.data = bytes.data();
+  ref.data = memory.data();
   ref.dtype = like.dtype;
   ref.dims = like.dims;
   std::copy(std::begin(like.shape), std::end(like.shape), ref.shape);
@@ -134,10 +143,13 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
 
   const int64_t local_experts = settings->config.num_experts / std::max(1, test.ranks);
   // An error case names no outputs; the call still needs some.
-  CaseOutputs outputs;
-  for (const CaseTensor& tensor : test.expected) outputs.emplace_back(tensor.bytes.size(), kUntouched);
+  std::vector<SharedArray<std::byte>> written, spare;
+  for (const CaseTensor& tensor : test.expected) {
+    auto memory = output_memory(static_cast<int64_t>(tensor.bytes.size()));
+    if (!memory) return memory.status();
+    written.push_back(std::move(*memory));
+  }
   std::vector<CallArgs> calls(static_cast<size_t>(test.ranks));
-  CaseOutputs spare;
   for (int r = 0; r < test.ranks; ++r) {
     CallArgs& call = calls[static_cast<size_t>(r)];
     call.x = input_view(test, "x", r);
@@ -148,24 +160,25 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
     for (size_t i = 0; i < test.expected.size(); ++i) {
       const CaseTensor& tensor = test.expected[i];
       if (tensor.rank != r) continue;
-      if (tensor.arg == "y") call.y = output_ref(tensor.view(), outputs[i]);
-      if (tensor.arg == "expert_token_nums") call.expert_token_nums = output_ref(tensor.view(), outputs[i]);
+      if (tensor.arg == "y") call.y = output_ref(tensor.view(), written[i]);
+      if (tensor.arg == "expert_token_nums") call.expert_token_nums = output_ref(tensor.view(), written[i]);
     }
     if (!test.expects_error()) continue;
     const int64_t tokens = call.x.dims > 0 ? call.x.shape[0] : 0;
     const TensorView y(nullptr, DType::kBFloat16, {tokens, settings->config.hidden});
     const TensorView nums(nullptr, DType::kInt32, {local_experts});
-    spare.emplace_back(static_cast<size_t>(std::max<int64_t>(1, y.elements() * 2)), kUntouched);
-    call.y = output_ref(y, spare.back());
-    spare.emplace_back(static_cast<size_t>(std::max<int64_t>(1, local_experts * 4)), kUntouched);
-    call.expert_token_nums = output_ref(nums, spare.back());
+    for (const auto& [like, out] : {std::pair{&y, &call.y}, std::pair{&nums, &call.expert_token_nums}}) {
+      auto memory = output_memory(std::max<int64_t>(1, like->elements() * dtype_bits(like->dtype) / 8));
+      if (!memory) return memory.status();
+      spare.push_back(std::move(*memory));
+      *out = output_ref(*like, spare.back());
+    }
   }
 
   BufferOptions options;
   options.threads = common.threads > 0 ? common.threads : 1;
   options.isa = common.isa;
-  // Cases are small and their bytes stay in this process: ranks are threads.
-  MEGAMOE_RETURN_IF_ERROR(run_on_ranks("local", test.ranks, [&](const Group& group) -> Status {
+  MEGAMOE_RETURN_IF_ERROR(run_on_ranks(common.transport, test.ranks, [&](const Group& group) -> Status {
     auto buffer = SymmBuffer::create(group, settings->config, options);
     if (!buffer) return buffer.status();
     Layer layer;
@@ -174,11 +187,15 @@ Result<CaseOutputs> run_mega_moe(const Case& test, const CommonOptions& common) 
     layer.weight2 = linear(test, "", "2", group.rank());
     layer.shared_weight1 = linear(test, "shared_", "1", group.rank());
     layer.shared_weight2 = linear(test, "shared_", "2", group.rank());
+    layer.weight1.interleave = layer.shared_weight1.interleave = settings->interleave;
     layer.shared_expert_quant_out_dtype = settings->shared_expert_quant_out_dtype;
     auto op = MegaMoe::create(*buffer, std::move(layer));
     if (!op) return (*buffer)->refuse_call(op.status());
     return (*op)->run(calls[static_cast<size_t>(group.rank())]);
   }));
+  CaseOutputs outputs;
+  for (const SharedArray<std::byte>& memory : written)
+    outputs.emplace_back(memory.data(), memory.data() + memory.size());
   return outputs;
 }
 

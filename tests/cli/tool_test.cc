@@ -154,6 +154,8 @@ TEST_P(ToolLevel, Vectors) {
     EXPECT_EQ(outcome["passed"], outcome["cases"]) << level.name << outcome.dump(1);
     EXPECT_GE(outcome["cases"].get<int>(), 1);
   }
+  const json processes = run_json("vectors " + vectors + " --only mm_ --transport shm --isa " + level.name);
+  EXPECT_EQ(processes["passed"], processes["cases"]) << level.name << processes.dump(1);
 }
 
 std::vector<std::string> level_names() {
