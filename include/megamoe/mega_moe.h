@@ -127,9 +127,9 @@ struct LinearWeights {
   /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up`
   /// the up columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.
   std::vector<TensorView> up;
-  /// Order of the columns of a gated Linear1 in one tensor, and of its scales and biases (weight1_interleave):
-  /// 0 = the I gate columns, then the I up columns; a divisor g of I = g gate columns and then the g up
-  /// columns of the same outputs, in turn (1 as gpt-oss stores them).
+  /// Order of the columns of a gated Linear1 in one tensor, and of its scales and biases
+  /// (weight1_interleave): 0 = the I gate columns, then the I up columns; a divisor g of I = g gate columns
+  /// and then the g up columns of the same outputs, in turn (1 as gpt-oss stores them).
   int64_t interleave = 0;
 };
 

@@ -24,7 +24,8 @@ struct CodedRow {
   std::vector<float> scales;  ///< one of the row (1 where the type has none), or one per group
 };
 
-/// Codes of a row in a type: bfloat16 rounds the row, int8 has one scale, the others follow the MX floor rule.
+/// Codes of a row in a type: bfloat16 rounds the row, int8 has one scale, the others follow the MX floor
+/// rule.
 CodedRow encode(DType type, const std::vector<float>& row);
 
 /// Value of element i of a row.

@@ -73,7 +73,8 @@ TEST_P(CombineTest, Float16IsRoundedOnceAtTheEnd) {
   EXPECT_EQ(run({large}, {1}, 33, true), std::vector<uint16_t>(33, 0x7c00));
   EXPECT_EQ(run({large, large}, {1, -1}, 33, true), std::vector<uint16_t>(33, 0));
   // 1 + 2^-11 is the middle of two float16 values; the bfloat16 rows hold it as a sum only.
-  const std::vector<uint16_t> one(33, format::bf16_from_float(1)), tiny(33, format::bf16_from_float(0x1p-11f));
+  const std::vector<uint16_t> one(33, format::bf16_from_float(1)),
+      tiny(33, format::bf16_from_float(0x1p-11f));
   EXPECT_EQ(run({one, tiny}, {1, 1}, 33, true), std::vector<uint16_t>(33, 0x3c00));
   EXPECT_EQ(run({one, tiny}, {1, 1.01f}, 33, true), std::vector<uint16_t>(33, 0x3c01));
 }
