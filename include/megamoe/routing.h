@@ -21,7 +21,7 @@ namespace megamoe {
 
 /// How a routing operator runs. Results do not depend on it.
 struct RoutingOptions {
-  int threads = 0;         ///< most threads to use; 0 = physical cores
+  int threads = 0;         ///< most threads to use, at most 4096; 0 = physical cores
   std::optional<Isa> isa;  ///< kernels of this level; absent = default_isa()
 };
 
@@ -35,7 +35,7 @@ struct MoeInitRoutingArgs {
   TensorView scale;
   TensorView offset;             ///< mode 0: float32 (1,)
   int64_t active_num = -1;       ///< rows of expanded_x; -1 and 0 = F
-  int64_t expert_capacity = -1;  ///< rows per expert with drop_pad_mode 1, in [1, N]
+  int64_t expert_capacity = -1;  ///< rows per expert with drop_pad_mode 1, in [1, N]; any without tokens
   int64_t expert_num = -1;
   int64_t drop_pad_mode = 0;           ///< 1: expanded_x (expert_num, expert_capacity, H), zero padded
   int64_t expert_tokens_num_type = 0;  ///< 0 cumsum, 1 count, 2 key_value

@@ -122,6 +122,10 @@ IsaChoice choose_isa(const Cpu& cpu) {
   return {highest, std::string(level(highest).name) + " is the highest level that " + model + " can run"};
 }
 
+Result<Isa> isa_of_call(std::optional<Isa> asked) {
+  return asked ? isa_from_name(isa_name(*asked)) : default_isa();
+}
+
 }  // namespace base
 
 const char* isa_name(Isa isa) {

@@ -2,6 +2,7 @@
 // they run on so that tests can ask about other machines.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/cpu.h"
@@ -18,5 +19,8 @@ struct IsaChoice {
 std::string missing_for(Isa isa, const Cpu& cpu);
 /// The level this CPU model gets when nobody asks for one.
 IsaChoice choose_isa(const Cpu& cpu);
+/// The level that a call asks for, or default_isa(); an error for one that does not exist or that this
+/// machine cannot run.
+Result<Isa> isa_of_call(std::optional<Isa> asked);
 
 }  // namespace megamoe::base

@@ -1,6 +1,8 @@
 // Fork-join over persistent threads: workers spin shortly for the next region, then sleep on a futex.
 #include "base/team.h"
 
+#include <new>
+#include <string>
 #include <system_error>
 
 #include "base/fp_env.h"
@@ -14,6 +16,13 @@ constexpr std::chrono::microseconds kSpin{50};
 constexpr std::chrono::milliseconds kSleep{200};
 
 }  // namespace
+
+Status check_threads(int threads) {
+  if (threads >= 0 && threads <= kMaxThreads) return Status::ok();
+  return Status(Code::kInvalidArgument, "threads = " + std::to_string(threads) +
+                                            ": expected 0 (automatic) or a number up to " +
+                                            std::to_string(kMaxThreads));
+}
 
 struct Team::Shared {
   alignas(64) std::atomic<uint32_t> region{0};  // number of the region to run; workers wait for a change
@@ -66,6 +75,9 @@ Status Team::start() {
   } catch (const std::system_error& error) {
     stop();
     return Status(Code::kSystem, "cannot start " + std::to_string(size_ - 1) + " threads: " + error.what());
+  } catch (const std::bad_alloc&) {
+    stop();
+    return Status(Code::kOutOfMemory, "no memory to start " + std::to_string(size_ - 1) + " threads");
   }
   return Status::ok();
 }

@@ -12,6 +12,11 @@
 
 namespace megamoe::base {
 
+/// Most threads of a team.
+inline constexpr int kMaxThreads = 4096;
+/// "threads = -1: expected ..."; 0 stands for a number that the library chooses.
+Status check_threads(int threads);
+
 class Team {
  public:
   /// `threads` >= 1 counts the caller. Threads start with the first region and sleep between regions.

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/fp_env.h"
+#include "base/isa_choice.h"
 #include "format/check.h"
 #include "format/packed.h"
 #include "kernel/registry.h"
@@ -108,13 +109,7 @@ Status check_arguments(const RuleInfo& info, const QuantArguments& a, bool smoot
 }
 
 Result<const kernel::RowOps*> row_ops(const QuantArguments& arguments) {
-  if (arguments.isa) {
-    const IsaInfo& level = isa_levels()[static_cast<size_t>(*arguments.isa)];
-    if (!level.runnable)
-      return Status(Code::kUnsupported, std::string("isa = ") + level.name + ": " + level.reason);
-    return &kernel::row_ops_for(*arguments.isa);
-  }
-  Result<Isa> isa = default_isa();
+  Result<Isa> isa = base::isa_of_call(arguments.isa);
   if (!isa) return isa.status();
   return &kernel::row_ops_for(*isa);
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "base/isa_choice.h"
+#include "base/team.h"
 #include "base/topology.h"
 #include "comm/host_memory.h"
 #include "comm/segment_header.h"
@@ -267,18 +269,13 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
                                                                     const BufferConfig& config,
                                                                     const BufferOptions& options) {
   MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, group.size()));
-  if (options.threads < 0 || options.threads > moe::kMaxThreads) {
-    return Status(Code::kInvalidArgument, "threads = " + std::to_string(options.threads) +
-                                              ": expected 0 (automatic) or a number up to " +
-                                              std::to_string(moe::kMaxThreads));
-  }
+  MEGAMOE_RETURN_IF_ERROR(base::check_threads(options.threads));
   if (options.deadline.count() <= 0) {
     return Status(Code::kInvalidArgument,
                   "deadline = " + std::to_string(options.deadline.count()) + " ms: expected a positive time");
   }
-  Result<Isa> isa = options.isa ? Result<Isa>(*options.isa) : default_isa();
+  Result<Isa> isa = base::isa_of_call(options.isa);
   if (!isa) return isa.status();
-  if (!isa_levels()[static_cast<size_t>(*isa)].runnable) return isa_from_name(isa_name(*isa)).status();
   Result<const moe::Codec*> codec =
       moe::find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   if (!codec) return codec.status();

@@ -13,8 +13,6 @@
 
 namespace megamoe::moe {
 
-/// Most threads of one rank.
-inline constexpr int kMaxThreads = 4096;
 /// Most shared experts of one rank.
 inline constexpr int64_t kMaxSharedExperts = 64;
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/team.h"
 #include "pack/panel_packer.h"
 
 namespace megamoe {
@@ -52,10 +53,7 @@ Result<std::unique_ptr<PackedWeights::Impl>> checked_pack(const LinearWeights& w
 Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const LinearWeights& weights,
                                                                        bool gated, const char* name,
                                                                        int threads) {
-  if (threads < 0) {
-    return Status(Code::kInvalidArgument,
-                  "threads = " + std::to_string(threads) + ": expected 0 (all cores) or a number above 0");
-  }
+  MEGAMOE_RETURN_IF_ERROR(base::check_threads(threads));
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   auto geometry = pack::check_linear(weights, gated, name);
   if (!geometry) return geometry.status();

@@ -185,10 +185,11 @@ Status run(const MoeGatingTopKArgs& args, const MoeGatingTopKOutputs& outputs,
   const int64_t tokens = args.logits.shape[0];
   const int parts = workers->parts(tokens, kElementsPerThread / args.logits.shape[1] + 1);
   std::vector<Gate> gates(static_cast<size_t>(parts), Gate(args, outputs));
-  return workers->run(parts, [&](int part) {
+  workers->run(parts, [&](int part) {
     const int64_t end = Workers::begin(tokens, parts, part + 1);
     for (int64_t t = Workers::begin(tokens, parts, part); t < end; ++t) gates[part].token(t);
   });
+  return Status::ok();
 }
 
 }  // namespace

@@ -30,9 +30,8 @@ Status check_tensors(const MoeInitRoutingArgs& args, const InitRoutingPlan& plan
 }
 
 Status check_ids(const MoeInitRoutingArgs& args, const IdView& ids, Workers& workers) {
-  auto range = id_range(ids, workers);
-  if (!range) return range.status();
-  if (range->least >= -1 && range->most < args.expert_num) return Status::ok();
+  const IdRange range = id_range(ids, workers);
+  if (range.least >= -1 && range.most < args.expert_num) return Status::ok();
   const IdAt wrong = first_outside(ids, -1, args.expert_num - 1);
   return wrong_value(element_name("expert_idx", 2, wrong.slot / ids.columns(), wrong.slot % ids.columns()),
                      wrong.id,
@@ -89,9 +88,8 @@ Status run(const MoeInitRoutingArgs& args, const MoeInitRoutingOutputs& outputs,
   MEGAMOE_RETURN_IF_ERROR(check_ids(args, ids, *workers));
 
   const int64_t active = plan->end - plan->start;
-  auto sort = CountingSort::create(ids, plan->start, args.expert_num - plan->start + 1, *workers);
-  if (!sort) return sort.status();
-  const std::span<const int64_t> counts = sort->counts().first(static_cast<size_t>(active));
+  CountingSort sort(ids, plan->start, args.expert_num - plan->start + 1, *workers);
+  const std::span<const int64_t> counts = sort.counts().first(static_cast<size_t>(active));
   const std::vector<RowRange> unused = unused_rows(*plan, counts);
   auto* const row_idx = static_cast<int32_t*>(outputs.expanded_row_idx.data);
   const bool scatter = args.row_idx_type == 1;
@@ -116,12 +114,13 @@ Status run(const MoeInitRoutingArgs& args, const MoeInitRoutingOutputs& outputs,
   move.rows = outputs.expanded_x.data;
   move.scales = outputs.expanded_scale.data;
 
-  MEGAMOE_RETURN_IF_ERROR(sort->place({active, plan->capacity}, to, scatter ? row_idx : nullptr, *workers));
+  sort.place({active, plan->capacity}, to, scatter ? row_idx : nullptr, *workers);
   if (args.expert_tokens_num_flag) {
     write_counts(args.expert_tokens_num_type, plan->start, counts, outputs.expert_tokens_count_or_cumsum);
   }
-  MEGAMOE_RETURN_IF_ERROR(move_rows(move, *workers));
-  return clear_rows(move, unused, *workers);
+  move_rows(move, *workers);
+  clear_rows(move, unused, *workers);
+  return Status::ok();
 }
 
 }  // namespace

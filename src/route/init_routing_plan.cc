@@ -60,7 +60,9 @@ Status check_drop_pad(const MoeInitRoutingArgs& args, InitRoutingPlan& plan) {
     return wrong_value("active_expert_range", range_text(plan.start, plan.end),
                        range_text(0, args.expert_num) + " with drop_pad_mode 1");
   }
-  const int64_t most = std::min(std::max<int64_t>(1, plan.tokens), kMostSlots / args.expert_num);
+  // Without tokens any capacity will do: a caller's does not follow the batch down to nothing.
+  const int64_t addressed = kMostSlots / args.expert_num;
+  const int64_t most = plan.tokens == 0 ? addressed : std::min(plan.tokens, addressed);
   if (args.expert_capacity < 1 || args.expert_capacity > most) {
     return wrong_value("expert_capacity", args.expert_capacity,
                        "1 to " + std::to_string(most) + " with drop_pad_mode 1");

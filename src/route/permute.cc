@@ -78,16 +78,14 @@ Result<PermutePlan> plan_permute(const MoeTokenPermuteArgs& args) {
   return plan;
 }
 
-Status write_positions(const IdView& ids, int64_t largest, int32_t* out, Workers& workers) {
+void write_positions(const IdView& ids, int64_t largest, int32_t* out, Workers& workers) {
   // Counting pays while there are not many more ids than slots.
   constexpr int64_t kFewIds = 1 << 14;
   if (largest >= std::max(kFewIds, ids.count())) {
     radix_positions(ids, largest, out);
-    return Status::ok();
+  } else {
+    CountingSort(ids, 0, largest + 2, workers).place({largest + 1, 0}, out, nullptr, workers);
   }
-  auto sort = CountingSort::create(ids, 0, largest + 2, workers);
-  if (!sort) return sort.status();
-  return sort->place({largest + 1, 0}, out, nullptr, workers);
 }
 
 Status run(const MoeTokenPermuteArgs& args, const MoeTokenPermuteOutputs& outputs,
@@ -105,16 +103,15 @@ Status run(const MoeTokenPermuteArgs& args, const MoeTokenPermuteOutputs& output
   auto workers = Workers::create(options);
   if (!workers) return workers.status();
   const IdView ids(args.indices);
-  auto range = id_range(ids, *workers);
-  if (!range) return range.status();
-  if (range->least < 0 || range->most > kLargestIndex) {
+  const IdRange range = id_range(ids, *workers);
+  if (range.least < 0 || range.most > kLargestIndex) {
     const IdAt wrong = first_outside(ids, 0, kLargestIndex);
     const int64_t row = wrong.slot / ids.columns(), slot = wrong.slot % ids.columns();
     return wrong_value(element_name("indices", args.indices.dims, row, slot), wrong.id,
                        "an index in [0, " + std::to_string(kLargestIndex) + "]");
   }
   auto* const sorted = static_cast<int32_t*>(outputs.sorted_indices.data);
-  MEGAMOE_RETURN_IF_ERROR(write_positions(ids, range->most, sorted, *workers));
+  write_positions(ids, range.most, sorted, *workers);
   RowMove move;
   move.x = args.tokens;
   move.topk = plan->topk;
@@ -123,7 +120,8 @@ Status run(const MoeTokenPermuteArgs& args, const MoeTokenPermuteOutputs& output
   move.mode = plan->mode;
   move.rows = outputs.permuted_tokens.data;
   move.scales = plan->mode.rule != nullptr ? outputs.expanded_scale.data : nullptr;
-  return move_rows(move, *workers);
+  move_rows(move, *workers);
+  return Status::ok();
 }
 
 }  // namespace

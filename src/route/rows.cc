@@ -132,22 +132,22 @@ int64_t RowMove::scale_bytes() const {
   return bytes_of(row_scales.dtype, row_scales.dims == 1 ? 1 : row_scales.shape[1] * 2);
 }
 
-Status move_rows(const RowMove& move, Workers& workers) {
+void move_rows(const RowMove& move, Workers& workers) {
   const int64_t tokens = move.x.shape[0];
-  if (move.limit == 0 || tokens * move.topk == 0) return Status::ok();
+  if (move.limit == 0 || tokens * move.topk == 0) return;
   const int64_t token_bytes = std::max<int64_t>(1, move.row_bytes() * move.topk);
   const int parts = workers.parts(tokens, base::ceil_div(kBytesPerThread, token_bytes));
   std::vector<Mover> movers(static_cast<size_t>(parts), Mover(move, workers.ops()));
-  return workers.run(parts, [&](int part) {
+  workers.run(parts, [&](int part) {
     movers[part].run(Workers::begin(tokens, parts, part), Workers::begin(tokens, parts, part + 1));
   });
 }
 
-Status clear_rows(const RowMove& move, std::span<const RowRange> ranges, Workers& workers) {
+void clear_rows(const RowMove& move, std::span<const RowRange> ranges, Workers& workers) {
   const int64_t row_bytes = move.row_bytes(), scale_bytes = move.scale_bytes();
   for (const RowRange& range : ranges) {
     const int64_t grain = base::ceil_div(kBytesPerThread, std::max<int64_t>(1, row_bytes));
-    MEGAMOE_RETURN_IF_ERROR(workers.split(range.end - range.begin, grain, [&](int64_t begin, int64_t end) {
+    workers.split(range.end - range.begin, grain, [&](int64_t begin, int64_t end) {
       const int64_t first = range.begin + begin, count = end - begin;
       if (count == 0) return;
       std::memset(static_cast<std::byte*>(move.rows) + first * row_bytes, 0,
@@ -155,9 +155,8 @@ Status clear_rows(const RowMove& move, std::span<const RowRange> ranges, Workers
       if (scale_bytes == 0) return;
       std::memset(static_cast<std::byte*>(move.scales) + first * scale_bytes, 0,
                   static_cast<size_t>(count * scale_bytes));
-    }));
+    });
   }
-  return Status::ok();
 }
 
 }  // namespace megamoe::route

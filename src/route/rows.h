@@ -33,12 +33,12 @@ struct RowMove {
   int64_t scale_bytes() const;  ///< of one row; 0 without scales
 };
 
-Status move_rows(const RowMove& move, Workers& workers);
+void move_rows(const RowMove& move, Workers& workers);
 
 /// Rows [begin, end) that no slot went to, with their scales, become zero.
 struct RowRange {
   int64_t begin, end;
 };
-Status clear_rows(const RowMove& move, std::span<const RowRange> ranges, Workers& workers);
+void clear_rows(const RowMove& move, std::span<const RowRange> ranges, Workers& workers);
 
 }  // namespace megamoe::route

@@ -64,12 +64,12 @@ int64_t token_grain(int64_t row_bytes, int64_t rows_per_token) {
   return base::ceil_div(kBytesPerThread, std::max<int64_t>(1, row_bytes * rows_per_token));
 }
 
-Status sum_slots(const SlotSums& sums, Workers& workers) {
+void sum_slots(const SlotSums& sums, Workers& workers) {
   const int64_t tokens = sums.out.shape[0];
   const int parts =
       workers.parts(tokens, token_grain(bytes_of(sums.rows.dtype, sums.rows.shape[1]), sums.topk + 1));
   std::vector<Summer> summers(static_cast<size_t>(parts), Summer(sums, workers.ops()));
-  return workers.run(parts, [&](int part) {
+  workers.run(parts, [&](int part) {
     const int64_t end = Workers::begin(tokens, parts, part + 1);
     for (int64_t t = Workers::begin(tokens, parts, part); t < end; ++t) summers[part].token(t);
   });

@@ -18,7 +18,7 @@ struct SlotSums {
   TensorRef out;     ///< (tokens, H), contiguous
 };
 
-Status sum_slots(const SlotSums& sums, Workers& workers);
+void sum_slots(const SlotSums& sums, Workers& workers);
 
 /// Tokens that make a part worth a thread when each of them touches `row_bytes` this many times.
 int64_t token_grain(int64_t row_bytes, int64_t rows_per_token);

@@ -80,15 +80,15 @@ IdView::IdView(const TensorView& ids)
       row_stride_(ids.strides[0]),
       column_stride_(ids.dims > 1 ? ids.strides[1] : 0) {}
 
-Result<IdRange> id_range(const IdView& ids, Workers& workers) {
+IdRange id_range(const IdView& ids, Workers& workers) {
   if (ids.count() == 0) return IdRange{};
   const int parts = workers.parts(ids.count(), kSlotsPerThread);
   std::vector<IdRange> ranges(static_cast<size_t>(parts));
-  MEGAMOE_RETURN_IF_ERROR(workers.run(parts, [&](int part) {
+  workers.run(parts, [&](int part) {
     const int64_t begin = Workers::begin(ids.count(), parts, part);
     const int64_t end = Workers::begin(ids.count(), parts, part + 1);
     ranges[part] = ids.wide() ? range_of<int64_t>(ids, begin, end) : range_of<int32_t>(ids, begin, end);
-  }));
+  });
   for (const IdRange& range : ranges) {
     ranges[0].least = std::min(ranges[0].least, range.least);
     ranges[0].most = std::max(ranges[0].most, range.most);
@@ -111,28 +111,24 @@ void CountingSort::count_part(int part) {
                  });
 }
 
-Result<CountingSort> CountingSort::create(const IdView& ids, int64_t start, int64_t buckets,
-                                          Workers& workers) {
-  CountingSort sort(ids);
-  sort.start_ = start;
-  sort.buckets_ = buckets;
-  // A thread pays for its own counts: not more of them than slots.
-  sort.parts_ = workers.parts(ids.count(), std::max(kSlotsPerThread, buckets));
-  sort.next_.resize(static_cast<size_t>(sort.parts_ * buckets));
-  MEGAMOE_RETURN_IF_ERROR(workers.run(sort.parts_, [&](int part) {
-    ids.wide() ? sort.count_part<int64_t>(part) : sort.count_part<int32_t>(part);
-  }));
-  sort.counts_.resize(static_cast<size_t>(buckets));
-  sort.first_.resize(static_cast<size_t>(buckets));
+CountingSort::CountingSort(const IdView& ids, int64_t start, int64_t buckets, Workers& workers)
+    : ids_(ids),
+      start_(start),
+      buckets_(buckets),
+      // A thread pays for its own counts: not more of them than slots.
+      parts_(workers.parts(ids.count(), std::max(kSlotsPerThread, buckets))),
+      counts_(static_cast<size_t>(buckets)),
+      first_(static_cast<size_t>(buckets)),
+      next_(static_cast<size_t>(parts_ * buckets)) {
+  workers.run(parts_, [&](int part) { ids_.wide() ? count_part<int64_t>(part) : count_part<int32_t>(part); });
   uint32_t position = 0;
   for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-    sort.first_[bucket] = position;
-    for (int part = 0; part < sort.parts_; ++part) {
-      position += std::exchange(sort.next_[part * buckets + bucket], position);
+    first_[bucket] = position;
+    for (int part = 0; part < parts_; ++part) {
+      position += std::exchange(next_[part * buckets + bucket], position);
     }
-    sort.counts_[bucket] = position - sort.first_[bucket];
+    counts_[bucket] = position - first_[bucket];
   }
-  return sort;
 }
 
 template <class Id>
@@ -162,12 +158,11 @@ void CountingSort::place_part(int part, const Placement& placement, int32_t* out
   });
 }
 
-Status CountingSort::place(const Placement& placement, int32_t* out, int32_t* order, Workers& workers) {
-  MEGAMOE_RETURN_IF_ERROR(workers.run(parts_, [&](int part) {
+void CountingSort::place(const Placement& placement, int32_t* out, int32_t* order, Workers& workers) {
+  workers.run(parts_, [&](int part) {
     ids_.wide() ? place_part<int64_t>(part, placement, out, order)
                 : place_part<int32_t>(part, placement, out, order);
-  }));
-  return Status::ok();
+  });
 }
 
 void radix_positions(const IdView& ids, int64_t most, int32_t* out) {

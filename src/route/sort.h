@@ -56,7 +56,7 @@ struct IdRange {
   int64_t least = 0;
   int64_t most = -1;
 };
-Result<IdRange> id_range(const IdView& ids, Workers& workers);
+IdRange id_range(const IdView& ids, Workers& workers);
 /// Slot of the first id outside [least, most], with its value.
 struct IdAt {
   int64_t slot;
@@ -77,25 +77,24 @@ struct Placement {
 class CountingSort {
  public:
   /// Counts; reads the ids once.
-  static Result<CountingSort> create(const IdView& ids, int64_t start, int64_t buckets, Workers& workers);
+  CountingSort(const IdView& ids, int64_t start, int64_t buckets, Workers& workers);
 
   /// Slots of each bucket.
   std::span<const int64_t> counts() const { return counts_; }
   /// out[slot] = where the slot goes. `order`, if given, gets the slots in sorted order, all of them. Can be
   /// called once.
-  Status place(const Placement& placement, int32_t* out, int32_t* order, Workers& workers);
+  void place(const Placement& placement, int32_t* out, int32_t* order, Workers& workers);
 
  private:
-  explicit CountingSort(const IdView& ids) : ids_(ids) {}
   template <class Id>
   void count_part(int part);
   template <class Id>
   void place_part(int part, const Placement& placement, int32_t* out, int32_t* order);
 
   IdView ids_;
-  int64_t start_ = 0;
-  int64_t buckets_ = 0;
-  int parts_ = 1;
+  int64_t start_;
+  int64_t buckets_;
+  int parts_;
   std::vector<int64_t> counts_;
   std::vector<uint32_t> first_;  ///< position of the first slot of each bucket
   std::vector<uint32_t> next_;   ///< per part and bucket: count, then next position

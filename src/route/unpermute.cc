@@ -33,7 +33,8 @@ Status run_permute_grad(const MoeTokenPermuteGradArgs& args, const MoeTokenPermu
   auto workers = Workers::create(options);
   if (!workers) return workers.status();
   const IdView index(args.sorted_indices);
-  return sum_slots({args.grad_permuted_tokens, &index, args.num_topk, {}, outputs.grad_tokens}, *workers);
+  sum_slots({args.grad_permuted_tokens, &index, args.num_topk, {}, outputs.grad_tokens}, *workers);
+  return Status::ok();
 }
 
 Status run_unpermute(const MoeTokenUnpermuteArgs& args, const MoeTokenUnpermuteOutputs& outputs,
@@ -49,7 +50,8 @@ Status run_unpermute(const MoeTokenUnpermuteArgs& args, const MoeTokenUnpermuteO
   auto workers = Workers::create(options);
   if (!workers) return workers.status();
   const IdView index(args.sorted_indices);
-  return sum_slots({args.permuted_tokens, &index, plan->topk, args.probs, outputs.out}, *workers);
+  sum_slots({args.permuted_tokens, &index, plan->topk, args.probs, outputs.out}, *workers);
+  return Status::ok();
 }
 
 }  // namespace

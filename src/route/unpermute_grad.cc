@@ -57,14 +57,14 @@ Result<std::vector<int32_t>> slots_of_rows(const IdView& index, int64_t rows) {
   return slots;
 }
 
-Status write_permuted_grad(const MoeTokenUnpermuteGradArgs& args, const UnpermutePlan& plan,
-                           const std::vector<int32_t>& slots, const TensorRef& out, Workers& workers) {
-  if (plan.hidden == 0) return Status::ok();
+void write_permuted_grad(const MoeTokenUnpermuteGradArgs& args, const UnpermutePlan& plan,
+                         const std::vector<int32_t>& slots, const TensorRef& out, Workers& workers) {
+  if (plan.hidden == 0) return;
   const int64_t bytes = bytes_of(out.dtype, plan.hidden);
   const int parts = workers.parts(plan.rows, token_grain(bytes, 2));
   std::vector<RowReader> readers(static_cast<size_t>(parts), RowReader(args.grad_unpermuted_tokens));
   const auto multiply = workers.ops().sum_rows[static_cast<int>(row_type(out.dtype))];
-  return workers.run(parts, [&](int part) {
+  workers.run(parts, [&](int part) {
     const int64_t end = Workers::begin(plan.rows, parts, part + 1);
     for (int64_t row = Workers::begin(plan.rows, parts, part); row < end; ++row) {
       std::byte* const to = static_cast<std::byte*>(out.data) + row * bytes;
@@ -87,14 +87,14 @@ Status write_permuted_grad(const MoeTokenUnpermuteGradArgs& args, const Unpermut
   });
 }
 
-Status write_probs_grad(const MoeTokenUnpermuteGradArgs& args, const UnpermutePlan& plan, const IdView& index,
-                        const TensorRef& out, Workers& workers) {
+void write_probs_grad(const MoeTokenUnpermuteGradArgs& args, const UnpermutePlan& plan, const IdView& index,
+                      const TensorRef& out, Workers& workers) {
   const int parts = workers.parts(
       plan.tokens, token_grain(bytes_of(args.permuted_tokens.dtype, plan.hidden), plan.topk + 1));
   std::vector<RowReader> grads(static_cast<size_t>(parts), RowReader(args.grad_unpermuted_tokens));
   std::vector<RowReader> rows(static_cast<size_t>(parts), RowReader(args.permuted_tokens));
   const auto dot = workers.ops().dot[static_cast<int>(row_type(args.permuted_tokens.dtype))];
-  return workers.run(parts, [&](int part) {
+  workers.run(parts, [&](int part) {
     const int64_t end = Workers::begin(plan.tokens, parts, part + 1);
     for (int64_t token = Workers::begin(plan.tokens, parts, part); token < end; ++token) {
       const void* const grad = grads[part].row(token);
@@ -122,9 +122,9 @@ Status run(const MoeTokenUnpermuteGradArgs& args, const MoeTokenUnpermuteGradOut
   const IdView index(args.sorted_indices);
   auto slots = slots_of_rows(index, plan->shape.rows);
   if (!slots) return slots.status();
-  MEGAMOE_RETURN_IF_ERROR(write_permuted_grad(args, plan->shape, *slots, outputs.permuted_grad, *workers));
-  if (!args.probs.present()) return Status::ok();
-  return write_probs_grad(args, plan->shape, index, outputs.probs_grad, *workers);
+  write_permuted_grad(args, plan->shape, *slots, outputs.permuted_grad, *workers);
+  if (args.probs.present()) write_probs_grad(args, plan->shape, index, outputs.probs_grad, *workers);
+  return Status::ok();
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace megamoe::route {
 /// by the first call that needs them and stay until that thread ends.
 class Workers {
  public:
-  /// An error for a negative number of threads or a level that this machine cannot run.
+  /// An error for a number of threads out of range or a level that this machine cannot run.
   static Result<Workers> create(const RoutingOptions& options);
 
   const kernel::RowOps& ops() const { return *ops_; }
@@ -28,23 +28,25 @@ class Workers {
     return items / parts * part + std::min<int64_t>(part, items % parts);
   }
 
-  /// Runs body(part) for every part and waits.
+  /// Runs body(part) for every part and waits. Where the threads cannot be started, the caller does all of
+  /// it: an operator that has begun to write must not end in an error.
   template <class Body>
-  Status run(int parts, Body&& body) {
-    if (parts > 1) {
-      return team().run([&](int thread) {
+  void run(int parts, Body&& body) {
+    if (parts > 1 && !alone_) {
+      const Status status = team().run([&](int thread) {
         if (thread < parts) body(thread);
       });
+      if (status) return;
+      alone_ = true;
     }
-    body(0);
-    return Status::ok();
+    for (int part = 0; part < parts; ++part) body(part);
   }
 
   /// Runs body(begin, end) over neighbouring ranges of [0, items).
   template <class Body>
-  Status split(int64_t items, int64_t grain, Body&& body) {
+  void split(int64_t items, int64_t grain, Body&& body) {
     const int count = parts(items, grain);
-    return run(count, [&](int part) { body(begin(items, count, part), begin(items, count, part + 1)); });
+    run(count, [&](int part) { body(begin(items, count, part), begin(items, count, part + 1)); });
   }
 
  private:
@@ -52,6 +54,7 @@ class Workers {
   base::Team& team() const;
 
   int threads_;
+  bool alone_ = false;  ///< the threads could not be started
   const kernel::RowOps* ops_;
 };
 

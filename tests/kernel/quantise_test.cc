@@ -261,6 +261,10 @@ TEST(Quantise, Refusals) {
             "scales has type float8_e8m0: expected none with hif8_cast");
   EXPECT_EQ(message("hif8_per_tensor", x, TensorRef(codes.data, DType::kHiFloat8, {2, 64}), {}),
             "scale is missing: expected one with hif8_per_tensor");
+  QuantArguments no_level;
+  no_level.isa = static_cast<Isa>(kIsaCount);
+  EXPECT_EQ(message("mx_floor_e4m3", x, codes, scales, no_level),
+            "isa = unknown: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
   QuantArguments with_offset;
   with_offset.offset = 1.0f;
   EXPECT_EQ(message("mx_floor_e4m3", x, codes, scales, with_offset),

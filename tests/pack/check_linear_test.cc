@@ -159,7 +159,7 @@ TEST(CheckLinear, PackReportsTheSameErrorsAndBadThreads) {
   EXPECT_EQ(PackedWeights::pack_linear2({}).status().message(),
             "weight2 has no tensors: expected one stacked tensor or one per local expert");
   EXPECT_EQ(PackedWeights::pack_linear2(bf16({4, 8, 7}), -1).status().message(),
-            "threads = -1: expected 0 (all cores) or a number above 0");
+            "threads = -1: expected 0 (automatic) or a number up to 4096");
 }
 
 }  // namespace

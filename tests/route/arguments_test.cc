@@ -167,7 +167,7 @@ TEST_F(InitArguments, Outputs) {
   EXPECT_EQ(message([](Out& o) { o.expanded_scale = TensorRef(nullptr, DType::kFloat32, {4}); }),
             "expanded_scale has type float32: expected no expanded_scale with these arguments");
   EXPECT_EQ(moe_init_routing_v3(args, *outputs, {.threads = -1, .isa = std::nullopt}).message(),
-            "threads = -1: expected 0 (all cores) or more");
+            "threads = -1: expected 0 (automatic) or a number up to 4096");
   EXPECT_TRUE(x_memory.untouched() && row_memory.untouched() && count_memory.untouched());
 }
 

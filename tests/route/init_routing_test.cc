@@ -222,6 +222,22 @@ TEST(InitRouting, NoTokensAndNoSlots) {
   }
 }
 
+// The capacity is the caller's, whatever is left of the batch on this rank.
+TEST(InitRouting, DropPadWithoutTokens) {
+  MoeInitRoutingArgs args = plain(Input(DType::kBFloat16, {0, 6}), Input(DType::kInt32, {0, 2}), 3);
+  args.drop_pad_mode = 1;
+  args.expert_capacity = 4;
+  args.quant_mode = 1;
+  Result4 got(args);
+  ASSERT_TRUE(moe_init_routing_v3(args, got.tensors));
+  EXPECT_EQ(got.memory[0].bytes(), std::vector<std::byte>(3 * 4 * 6));
+  EXPECT_EQ(got.memory[3].values<float>(), std::vector<float>(3 * 4, 0.0f));
+  EXPECT_EQ(got.counts(), std::vector<int64_t>(3, 0));
+  args.expert_capacity = 0;
+  EXPECT_EQ(moe_init_routing_v3_outputs(args).status().message(),
+            "expert_capacity = 0: expected 1 to 715827882 with drop_pad_mode 1");
+}
+
 TEST(InitRouting, SizesAreExactIn64Bits) {
   MoeInitRoutingArgs args;
   args.x = TensorView(nullptr, DType::kInt8, {37449, 7168});

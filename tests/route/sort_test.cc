@@ -43,16 +43,15 @@ Expected expected(const std::vector<int64_t>& ids, int64_t start, int64_t end) {
 void check(const Input& ids, int64_t start, int64_t end, int64_t experts, int threads) {
   Workers team = workers(threads);
   const IdView view(ids.view());
-  auto sort = CountingSort::create(view, start, experts - start + 1, team);
-  ASSERT_TRUE(sort);
+  CountingSort sort(view, start, experts - start + 1, team);
   std::vector<int32_t> places(static_cast<size_t>(view.count())), order(places);
-  ASSERT_TRUE(sort->place({end - start, 0}, places.data(), order.data(), team));
+  sort.place({end - start, 0}, places.data(), order.data(), team);
   const std::vector<int64_t> plain = flat(ids);
   const Expected want = expected(plain, start, end);
   EXPECT_EQ(places, want.places);
   EXPECT_EQ(order, want.order);
   for (int64_t e = start; e < end; ++e) {
-    EXPECT_EQ(sort->counts()[e - start], std::count(plain.begin(), plain.end(), e)) << e;
+    EXPECT_EQ(sort.counts()[e - start], std::count(plain.begin(), plain.end(), e)) << e;
   }
 }
 
@@ -102,15 +101,14 @@ TEST(Sort, RangeAndFirstOutside) {
   Workers team = workers(3);
   Input ids = Input(DType::kInt64, {100000, 2}, true).fill([](int64_t t, int64_t k) { return (t + k) % 7; });
   IdView view(ids.view());
-  auto range = id_range(view, team);
-  ASSERT_TRUE(range);
-  EXPECT_EQ(range->least, 0);
-  EXPECT_EQ(range->most, 6);
+  IdRange range = id_range(view, team);
+  EXPECT_EQ(range.least, 0);
+  EXPECT_EQ(range.most, 6);
   ids.set(70001, 1, 1e15);
   ids.set(90000, 0, -5);
   range = id_range(view, team);
-  EXPECT_EQ(range->least, -5);
-  EXPECT_EQ(range->most, 1000000000000000);
+  EXPECT_EQ(range.least, -5);
+  EXPECT_EQ(range.most, 1000000000000000);
   const IdAt first = first_outside(view, 0, 6);
   EXPECT_EQ(first.slot, 140003);
   EXPECT_EQ(first.id, 1000000000000000);
