@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from . import _core, settings, tensors
+from . import _core, handles, settings, tensors
 from .errors import Code, invalid_value
 from .group import resolve
 
@@ -48,6 +48,7 @@ class SymmBuffer:
         ccl_buffer_size: bytes of memory of this rank that its peers write into.
         experts_per_rank: E_local, experts this rank owns.
         capacity: rows this rank can receive in one call.
+        handle: number that stands for the buffer in `torch.ops.megamoe.mega_moe`.
         token_codes: type of tokens given as codes; None where tokens are bfloat16 only.
     """
 
@@ -115,6 +116,7 @@ class SymmBuffer:
         self.ccl_buffer_size: int = self.context.ccl_buffer_size
         self.experts_per_rank: int = self.context.experts_per_rank
         self.capacity: int = self.context.capacity
+        self.handle = handles.register(self)
         self._plans: OrderedDict[Any, Any] = OrderedDict()
         self._last_plan: Any = None
         self._in_use = threading.Lock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _core, settings, tensors
 from .buffer import SymmBuffer
@@ -113,80 +113,118 @@ def mega_moe(
     if not isinstance(sym_buffer, SymmBuffer):
         invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
 
-    def plan() -> Any:
-        swap1 = settings.flag("transpose_weight1", transpose_weight1)
-        swap2 = settings.flag("transpose_weight2", transpose_weight2)
-        layers = (
-            LinearArguments("l1", l1_weights, l1_weights_sf, l1_bias, "weight1_type", weight1_type, swap1),
-            LinearArguments("l2", l2_weights, l2_weights_sf, l2_bias, "weight2_type", weight2_type, swap2),
+    swap1, swap2 = transpose_weight1, transpose_weight2
+    call = CallArguments(
+        x,
+        topk_ids,
+        topk_weights,
+        x_active_mask,
+        scales,
+        (
+            LinearArguments("", 1, l1_weights, l1_weights_sf, l1_bias, weight1_type, swap1),
+            LinearArguments("", 2, l2_weights, l2_weights_sf, l2_bias, weight2_type, swap2),
             LinearArguments(
-                "shared_l1",
+                "shared_",
+                1,
                 shared_l1_weights,
                 shared_l1_weights_sf,
                 shared_l1_bias,
-                "shared_weight1_type",
                 shared_weight1_type,
                 swap1,
             ),
             LinearArguments(
-                "shared_l2",
+                "shared_",
+                2,
                 shared_l2_weights,
                 shared_l2_weights_sf,
                 shared_l2_bias,
-                "shared_weight2_type",
                 shared_weight2_type,
                 swap2,
             ),
-        )
-        shared_codes = settings.dtype_name("shared_expert_quant_out_dtype", shared_expert_quant_out_dtype)
-        parameters = settings.activation(activation, activation_clamp, activation_params)
-        key = (
-            *(layer.identity() for layer in layers),
-            shared_codes,
-            tuple(map(repr, parameters)),  # as text, in which NaN equals itself
-        )
+        ),
+        shared_expert_quant_out_dtype,
+        activation,
+        activation_clamp,
+        activation_params,
+        combine_comm_mode,
+    )
+    torch = tensors.torch_if_loaded()
+    if torch is not None and torch.compiler.is_compiling():
+        from . import torch_layer
 
-        def make() -> Any:
-            return _core.Plan.create(
-                sym_buffer.context,
-                *(layer.native() for layer in layers),
-                _core.Activation(*parameters),
-                shared_codes,
-            )
+        return torch_layer.call(sym_buffer, call)
+    return run_call(sym_buffer, call)
 
-        return sym_buffer.plan(key, make)
+
+class CallArguments(NamedTuple):
+    """The arguments of one call of `mega_moe`, as given."""
+
+    x: Any
+    topk_ids: Any
+    topk_weights: Any
+    x_active_mask: Any
+    scales: Any
+    layers: tuple[LinearArguments, LinearArguments, LinearArguments, LinearArguments]
+    shared_expert_quant_out_dtype: Any
+    activation: Any
+    activation_clamp: Any
+    activation_params: Any
+    combine_comm_mode: Any
+
+
+def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
+    shared_codes = settings.dtype_name("shared_expert_quant_out_dtype", call.shared_expert_quant_out_dtype)
+    parameters = settings.activation(call.activation, call.activation_clamp, call.activation_params)
+    key = (
+        *(layer.identity() for layer in call.layers),
+        shared_codes,
+        tuple(map(repr, parameters)),  # as text, in which NaN equals itself
+    )
+
+    def make() -> Any:
+        weights = [layer.native() for layer in call.layers]
+        return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes)
+
+    return buffer.plan(key, make)
+
+
+def run_call(buffer: SymmBuffer, call: CallArguments) -> tuple[Any, Any]:
+    """Checks the arguments and runs the call; collective in any case."""
 
     def prepare() -> Callable[[], tuple[Any, Any]]:
-        if combine_comm_mode not in (None, sym_buffer.combine_comm_mode):
+        if call.combine_comm_mode not in (None, buffer.combine_comm_mode):
             invalid_value(
-                f"combine_comm_mode = {combine_comm_mode}: expected that of sym_buffer, "
-                f"{sym_buffer.combine_comm_mode}"
+                f"combine_comm_mode = {call.combine_comm_mode}: expected that of sym_buffer, "
+                f"{buffer.combine_comm_mode}"
             )
-        planned = plan()
-        codes = sym_buffer.token_codes
+        planned = _plan(buffer, call)
+        codes = buffer.token_codes
         x_types = ("bfloat16",) if codes is None else ("bfloat16", codes, "uint8")
-        x_view = tensors.read("x", x, x_types, {"uint8": codes or ""})
-        scales_view = None
-        if scales is not None:
-            scales_view = tensors.read("scales", scales, _SCALE_TYPES, {"uint8": "float8_e8m0"})
-        ids_view = tensors.read("topk_ids", topk_ids, _ID_TYPES)
-        weights_view = tensors.read("topk_weights", topk_weights, _ROUTER_TYPES)
-        mask_view = None
-        if x_active_mask is not None:
-            mask_view = tensors.read("x_active_mask", x_active_mask, _MASK_TYPES, {"bool": "uint8"})
-        torch = tensors.framework_of(x)
-        rows = x.shape[0] if x.ndim == 2 else 0
-        y = tensors.new_array(torch, (rows, sym_buffer.hidden), tensors.result_type(torch, "bfloat16"))
-        expert_token_nums = tensors.new_array(
-            torch, (sym_buffer.experts_per_rank,), tensors.result_type(torch, "int32")
+        inputs = (
+            tensors.read("x", call.x, x_types, {"uint8": codes or ""}),
+            tensors.read_optional("scales", call.scales, _SCALE_TYPES, {"uint8": "float8_e8m0"}),
+            tensors.read("topk_ids", call.topk_ids, _ID_TYPES),
+            tensors.read("topk_weights", call.topk_weights, _ROUTER_TYPES),
+            tensors.read_optional("x_active_mask", call.x_active_mask, _MASK_TYPES, {"bool": "uint8"}),
         )
-        y_view = tensors.write("y", y)
-        nums_view = tensors.write("expert_token_nums", expert_token_nums)
+        y, expert_token_nums = new_results(call.x, buffer)
+        outputs = (tensors.write("y", y), tensors.write("expert_token_nums", expert_token_nums))
 
         def run() -> tuple[Any, Any]:
-            planned.run(x_view, scales_view, ids_view, weights_view, mask_view, y_view, nums_view)
+            planned.run(*inputs, *outputs)
             return y, expert_token_nums
 
         return run
 
-    return sym_buffer.run_exclusively(prepare)
+    return buffer.run_exclusively(prepare)
+
+
+def new_results(x: Any, buffer: SymmBuffer) -> tuple[Any, Any]:
+    """(y, expert_token_nums) of a call with tokens `x`, without values."""
+    torch = tensors.framework_of(x)
+    rows = x.shape[0] if x.ndim == 2 else 0
+    shapes = (("bfloat16", (rows, buffer.hidden)), ("int32", (buffer.experts_per_rank,)))
+    y, expert_token_nums = (
+        tensors.new_array(torch, shape, tensors.result_type(torch, dtype)) for dtype, shape in shapes
+    )
+    return y, expert_token_nums

@@ -221,7 +221,7 @@ def run_gating_top_k(
 
 
 def register_torch_ops() -> None:
-    """Registers the routing operators as `torch.ops.megamoe.*`. Importing megamoe after torch does it
+    """Registers the operators as `torch.ops.megamoe.*`. Importing megamoe after torch does it
     already; may be repeated.
 
     Raises:
@@ -229,9 +229,10 @@ def register_torch_ops() -> None:
     """
     if tensors.torch_if_loaded() is None:
         raise RuntimeError("torch is not imported: expected `import torch` before register_torch_ops()")
-    from . import torch_ops
+    from . import torch_layer, torch_ops
 
     torch_ops.register()
+    torch_layer.register()
 
 
 def _implementation(name: str, run: Callable[..., Any], **arrays: Any) -> Callable[..., Any]:

@@ -28,6 +28,7 @@ _ALIASES = {
     "float8_e8m0fnu": "float8_e8m0",
 }
 _UNDEFINED_CODE = 28
+DTYPE_NUMBERS = (1, 23, 24, _UNDEFINED_CODE, 296)  # by which the operator documents know element types
 
 
 def integer(name: str, value: Any) -> int:

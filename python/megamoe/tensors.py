@@ -74,6 +74,13 @@ def read(name: str, value: Any, allowed: tuple[str, ...], stands_for: dict[str, 
     return _core.Input(name, _export(name, value, substitute), dtype)
 
 
+def read_optional(
+    name: str, value: Any, allowed: tuple[str, ...], stands_for: dict[str, str] | None = None
+) -> Any:
+    """The same for an argument that may be None."""
+    return None if value is None else read(name, value, allowed, stands_for)
+
+
 def read_fractal(name: str, value: Any, dtype: str, shape: tuple[int, ...], layout: str) -> Any:
     """Contiguous storage of matrices of logical shape `shape` in a fractal layout; their elements are of type
     `dtype`, whatever type carries them.

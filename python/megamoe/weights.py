@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
-from . import _core, settings, tensors
+from . import _core, handles, settings, tensors
 from .errors import invalid_type, invalid_value
 
 __all__ = ["FractalTensor", "LinearArguments", "PackedLayer", "PackedWeights", "pack_weights"]
@@ -59,12 +57,11 @@ class PackedWeights:
         nbytes: bytes of memory held.
     """
 
-    __slots__ = ("handle", "native")
-    _handles = itertools.count(1)
+    __slots__ = ("__weakref__", "handle", "native")
 
     def __init__(self, native: _core.PackedWeights) -> None:
         self.native = native
-        self.handle = next(PackedWeights._handles)  # unlike id(), never given twice
+        self.handle = handles.register(self)
 
     @property
     def dtype(self) -> str:
@@ -97,7 +94,7 @@ class PackedLayer(NamedTuple):
     l2: PackedWeights
 
 
-def is_empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, (list, tuple)) and not value)
 
 
@@ -123,58 +120,70 @@ def _identity(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_identity, value))
     if isinstance(value, PackedWeights):
-        return value.handle
+        return value.handle  # unlike id() never that of another object
     if isinstance(value, FractalTensor):
         return (value.shape, value.layout, tensors.identity(value.data))
     return tensors.identity(value)
 
 
-@dataclass(frozen=True)
-class LinearArguments:
+class LinearArguments(NamedTuple):
     """What a call says about one linear layer. Error texts use the names of the arguments of `mega_moe`."""
 
-    name: str  # "l1", "l2", "shared_l1", "shared_l2"
+    prefix: str  # "" or "shared_"
+    index: int  # 1 or 2
     weights: Any
     scales: Any
     bias: Any
-    type_name: str  # "weight1_type", ...
     type: Any
-    transposed: bool
+    transposed: Any
+
+    def name(self, of: str) -> str:
+        """Name of the argument that holds the "weights", "weights_sf" or "bias"."""
+        return f"{self.prefix}l{self.index}_{of}"
+
+    @property
+    def type_name(self) -> str:
+        return f"{self.prefix}weight{self.index}_type"
+
+    def _stated(self) -> str | None:
+        return settings.dtype_name(self.type_name, self.type)
+
+    def _swapped(self) -> bool:
+        return settings.flag(f"transpose_weight{self.index}", self.transposed)
 
     def identity(self) -> Any:
         """A key that is equal for the same arguments."""
-        stated = settings.dtype_name(self.type_name, self.type)
-        return (*map(_identity, (self.weights, self.scales, self.bias)), stated, self.transposed)
+        return (*map(_identity, (self.weights, self.scales, self.bias)), self._stated(), self._swapped())
 
     def native(self) -> Any:
         """The weights as the library takes them, packed or raw."""
-        weights, scales, bias = f"{self.name}_weights", f"{self.name}_weights_sf", f"{self.name}_bias"
+        weights, scales, bias = map(self.name, ("weights", "weights_sf", "bias"))
         packed = isinstance(self.weights, PackedWeights)
-        if packed or (is_empty(self.weights) and self.name.startswith("shared")):
+        if packed or (self.prefix and _is_empty(self.weights)):
             for name, value in ((scales, self.scales), (bias, self.bias)):
-                if not is_empty(value):
+                if not _is_empty(value):
                     why = f"{weights} is packed" if packed else f"there are no {weights}"
                     invalid_value(f"{name} = {type(value).__name__}: expected None, {why}")
+        stated = self._stated()
         if packed:
-            stated = settings.dtype_name(self.type_name, self.type)
             if stated not in (None, self.weights.dtype):
                 self._refuse_type(stated, self.weights.dtype)
             return self.weights.native
-        if self.weights is None and not self.name.startswith("shared"):
+        if self.weights is None and not self.prefix:
             invalid_type(f"{weights} = NoneType: expected torch tensors, NumPy arrays or packed weights")
         types: set[str] = set()
         views = _each(weights, self.weights, lambda name, value: self._read_weight(name, value, types))
         scale_views = _each(scales, self.scales, _read_scale)
         bias_views = _each(bias, self.bias, _read_bias)
-        k_last = any(kind in _MX_TYPES for kind in types) != self.transposed
+        k_last = any(kind in _MX_TYPES for kind in types) != self._swapped()
         return _core.RawWeights(views, scale_views, bias_views, k_last)
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
-        invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name}_weights, {actual}")
+        invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")
 
     def _read_weight(self, name: str, value: Any, types: set[str]) -> Any:
         """The view of one array of weights; adds its type to `types`."""
-        stated = settings.dtype_name(self.type_name, self.type)
+        stated = self._stated()
         fractal = isinstance(value, FractalTensor)
         array = value.data if fractal else value
         if not tensors.is_array(array):
@@ -237,11 +246,11 @@ def pack_weights(
     gated = settings.flag("gated", gated)
     transposed = settings.flag("transposed", transposed)
     count = settings.integer("threads", threads)
-    first = LinearArguments("l1", l1, l1_sf, l1_bias, "weight1_type", weight1_type, transposed)
-    second = LinearArguments("l2", l2, l2_sf, l2_bias, "weight2_type", weight2_type, transposed)
+    first = LinearArguments("", 1, l1, l1_sf, l1_bias, weight1_type, transposed)
+    second = LinearArguments("", 2, l2, l2_sf, l2_bias, weight2_type, transposed)
     for given in (first, second):
         if isinstance(given.weights, PackedWeights):
-            invalid_type(f"{given.name}_weights = PackedWeights: expected weights that are not packed")
+            invalid_type(f"{given.name('weights')} = PackedWeights: expected weights that are not packed")
     raw1, raw2 = first.native(), second.native()
     return PackedLayer(
         PackedWeights(_core.pack_linear1(raw1, gated, count)), PackedWeights(_core.pack_linear2(raw2, count))

@@ -1,0 +1,145 @@
+"""The fused layer as `torch.ops.megamoe.mega_moe`, which is what torch.compile sees of `mega_moe`.
+
+Operators take tensors and scalars only: buffers and packed weights are passed as their handles, settings as
+text and numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _core, handles, settings
+from .buffer import SymmBuffer
+from .errors import invalid_type
+from .layer import CallArguments, new_results, run_call
+from .weights import FractalTensor, LinearArguments, PackedWeights
+
+_LAYERS = (("", 1), ("", 2), ("shared_", 1), ("shared_", 2))
+_LAYER_SCHEMA = (
+    "Tensor[] {0}l{1}_weights, Tensor[] {0}l{1}_weights_sf, Tensor[] {0}l{1}_bias, int {0}l{1}_packed, "
+    "str? {0}weight{1}_type"
+)
+_FIELDS = _LAYER_SCHEMA.count(",") + 1
+_SCHEMA = (
+    "(Tensor x, Tensor topk_ids, Tensor topk_weights, int sym_buffer, "
+    + "".join(_LAYER_SCHEMA.format(*layer) + ", " for layer in _LAYERS)
+    + "bool transpose_weight1=False, bool transpose_weight2=False, Tensor? x_active_mask=None, "
+    "Tensor? scales=None, str? shared_expert_quant_out_dtype=None, str activation='swiglu', "
+    "float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
+    "int? combine_comm_mode=None) -> (Tensor, Tensor)"
+)
+_NUMBERS = [(number, _core.dtype_from_code(number) or "undefined") for number in settings.DTYPE_NUMBERS]
+# torch does not pass trailing arguments that have their default.
+_DEFAULTS = (False, False, None, None, None, "swiglu", None, None, None, None, None)
+
+
+def _list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _text(name: str, value: Any) -> str | None:
+    """An element type as text that `settings.dtype_name` reads."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    for number, known in _NUMBERS:  # torch.compile may pass numbers that it can compare but not convert
+        if value == number:
+            return known
+    return settings.dtype_name(name, value)
+
+
+def _layer_arguments(layer: LinearArguments) -> list[Any]:
+    packed = isinstance(layer.weights, PackedWeights)
+    weights = [] if packed else _list(layer.weights)
+    if any(isinstance(item, FractalTensor) for item in weights):
+        invalid_type(f"{layer.name('weights')} = FractalTensor: expected pack_weights of it in torch.compile")
+    handle = layer.weights.handle if packed else 0
+    return [
+        weights,
+        _list(layer.scales),
+        _list(layer.bias),
+        handle,
+        _text(layer.type_name, layer.type),
+    ]
+
+
+def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """The call through the operator. Traced by torch.compile: no call into the library here."""
+    flat: list[Any] = []
+    for layer in given.layers:
+        flat.extend(_layer_arguments(layer))
+    return torch.ops.megamoe.mega_moe(
+        given.x,
+        given.topk_ids,
+        given.topk_weights,
+        buffer.handle,
+        *flat,
+        given.layers[0].transposed,
+        given.layers[1].transposed,
+        given.x_active_mask,
+        given.scales,
+        _text("shared_expert_quant_out_dtype", given.shared_expert_quant_out_dtype),
+        *settings.activation(given.activation, given.activation_clamp, given.activation_params),
+        given.combine_comm_mode,
+    )
+
+
+def _layer(prefix: str, index: int, fields: tuple[Any, ...], transposed: bool) -> LinearArguments:
+    weights, scales, bias, packed, stated = fields
+    if packed:
+        if weights:
+            invalid_type(f"{prefix}l{index}_weights = list: expected none beside {prefix}l{index}_packed")
+        weights = handles.find(f"{prefix}l{index}_packed", packed, PackedWeights)
+    return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, transposed)
+
+
+def _run(
+    x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, sym_buffer: int, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    buffer = handles.find("sym_buffer", sym_buffer, SymmBuffer)
+    count = _FIELDS * len(_LAYERS)
+    swap1, swap2, *options = (*rest[count:], *_DEFAULTS[len(rest) - count :])
+    mask, scales, shared_codes, activation, clamp, alpha, beta, linear_beta, comm_mode = options
+    params = {"alpha": alpha, "beta": beta, "linear_beta": linear_beta}
+    layers = tuple(
+        _layer(prefix, index, rest[_FIELDS * i : _FIELDS * (i + 1)], swap1 if index == 1 else swap2)
+        for i, (prefix, index) in enumerate(_LAYERS)
+    )
+    return run_call(
+        buffer,
+        CallArguments(
+            x,
+            topk_ids,
+            topk_weights,
+            mask,
+            scales,
+            layers,
+            shared_codes,
+            activation,
+            clamp,
+            params,
+            comm_mode,
+        ),
+    )
+
+
+def _fake(
+    x: torch.Tensor, topk_ids: torch.Tensor, topk_weights: torch.Tensor, sym_buffer: int, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return new_results(x, handles.find("sym_buffer", sym_buffer, SymmBuffer))
+
+
+_registered: list[Any] = []
+
+
+def register() -> None:
+    """Registers the operator, once per process."""
+    if not _registered:
+        operator = torch.library.custom_op("megamoe::mega_moe", _run, mutates_args=(), schema=_SCHEMA)
+        operator.register_fake(_fake)
+        _registered.append(operator)
