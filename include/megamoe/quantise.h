@@ -38,7 +38,8 @@ struct QuantArguments {
 MEGAMOE_API Status quantise(std::string_view rule, const TensorView& x, const TensorRef& codes,
                             const TensorRef& scales, const QuantArguments& arguments = {});
 
-/// Codes (T, H) and scales of a rule to float32 y (T, H). Smooth scales are not divided out.
+/// Codes (T, H) and scales of a rule to float32 y (T, H), all with any strides; 4-bit rows without gaps.
+/// Smooth scales are not divided out.
 MEGAMOE_API Status dequantise(std::string_view rule, const TensorView& codes, const TensorView& scales,
                               const TensorRef& y, const QuantArguments& arguments = {});
 

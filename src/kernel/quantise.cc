@@ -37,18 +37,21 @@ Status check_rows(const TensorView& t, const char* name) {
   return t.dims == 2 ? Status::ok() : format::wrong_shape(t, name, "two dimensions");
 }
 
-/// Rows without gaps between their elements, each starting at a whole byte.
+/// The last dimension with gaps between its elements, the first not counted; 0 if rows have none.
+int dimension_with_gaps(const TensorView& t) {
+  int64_t step = 1;
+  for (int i = t.dims - 1; i > 0; --i) {
+    if (t.shape[i] > 1 && t.strides[i] != step) return i;
+    step *= t.shape[i];
+  }
+  return 0;
+}
+
 Status check_dense_rows(const TensorView& t, const char* name) {
-  const int last = t.dims - 1;
-  if (t.dims > 1 && t.shape[last] > 1 && t.strides[last] != 1) {
-    return invalid(std::string(name) + " has stride " + std::to_string(t.strides[last]) +
-                   " in its last dimension: expected 1");
-  }
-  if (dtype_bits(t.dtype) == 4 && t.shape[0] > 1 && t.strides[0] % 2 != 0) {
-    return invalid(std::string(name) + " has row stride " + std::to_string(t.strides[0]) +
-                   ": expected an even one for " + dtype_name(t.dtype));
-  }
-  return Status::ok();
+  const int i = dimension_with_gaps(t);
+  if (i == 0) return Status::ok();
+  return invalid(std::string(name) + " has stride " + std::to_string(t.strides[i]) + " in dimension " +
+                 std::to_string(i) + ": expected rows without gaps");
 }
 
 Status check_codes(const RuleInfo& info, const TensorView& codes) {
@@ -57,7 +60,11 @@ Status check_codes(const RuleInfo& info, const TensorView& codes) {
   if (info.even_columns() && codes.shape[1] % 2 != 0) {
     return format::wrong_shape(codes, "codes", "an even number of columns with " + std::string(info.name));
   }
-  return check_dense_rows(codes, "codes");
+  if (dtype_bits(codes.dtype) == 4 && codes.shape[0] > 1 && codes.strides[0] % 2 != 0) {
+    return invalid("codes has row stride " + std::to_string(codes.strides[0]) +
+                   ": expected an even one for " + dtype_name(codes.dtype));
+  }
+  return Status::ok();
 }
 
 /// Scales per row that `scales` has, padding included.
@@ -81,10 +88,6 @@ Result<int64_t> check_scales(const RuleInfo& info, const TensorView& scales, int
   const bool single = info.group == 0 && scales.dims == 1;
   if ((!flat && !pairs && !single) || shape[0] != rows)
     return format::wrong_shape(scales, "scales", expected);
-  MEGAMOE_RETURN_IF_ERROR(check_dense_rows(scales, "scales"));
-  if (pairs && padded / 2 > 1 && scales.strides[1] != 2) {
-    return invalid("scales has stride " + std::to_string(scales.strides[1]) + " in dimension 1: expected 2");
-  }
   return flat ? shape[1] : single ? 1 : padded;
 }
 
@@ -120,13 +123,41 @@ Pointer row_at(Pointer data, DType dtype, int64_t stride, int64_t t) {
   return data + t * stride * dtype_bits(dtype) / 8;
 }
 
+/// Rows of a tensor one after another, copied where their elements do not lie side by side.
+class Rows {
+ public:
+  Rows(const TensorView& tensor, int64_t count)
+      : tensor_(tensor),
+        bits_(dtype_bits(tensor.dtype)),
+        count_(count),
+        copy_(dimension_with_gaps(tensor) != 0 ? static_cast<size_t>(count * bits_ / 8) : 0) {}
+
+  /// Whether a row lies in the tensor itself.
+  bool in_place() const { return copy_.empty(); }
+  const std::byte* at(int64_t t) {
+    const auto* const row =
+        row_at(static_cast<const std::byte*>(tensor_.data), tensor_.dtype, tensor_.strides[0], t);
+    if (in_place()) return row;
+    const int64_t inner = tensor_.dims == 3 ? tensor_.shape[2] : 1;
+    for (int64_t i = 0; i < count_; ++i) {
+      const int64_t from = i / inner * tensor_.strides[1] + i % inner * tensor_.strides[2];
+      format::write_code(copy_.data(), bits_, i, format::read_code(row, bits_, from));
+    }
+    return copy_.data();
+  }
+
+ private:
+  const TensorView& tensor_;
+  int bits_;
+  int64_t count_;  ///< elements of a row
+  std::vector<std::byte> copy_;
+};
+
 Status quantise_rows(const RuleInfo& info, const TensorView& x, const TensorRef& codes,
                      const TensorRef& scales, int64_t given_scales, const QuantArguments& arguments,
                      const kernel::RowOps& ops) {
   const int64_t rows = x.shape[0], columns = x.shape[1];
-  const int x_bits = dtype_bits(x.dtype);
-  const bool gather = columns > 1 && x.strides[1] != 1;
-  std::vector<std::byte> gathered(gather ? static_cast<size_t>(columns * x_bits / 8) : 0);
+  Rows source(x, columns);
   std::vector<float> smooth;
   if (arguments.smooth.present()) {
     const TensorView& s = arguments.smooth;
@@ -144,15 +175,8 @@ Status quantise_rows(const RuleInfo& info, const TensorView& x, const TensorRef&
   row.offset = arguments.offset.value_or(0);
   row.scales = row_scales.data();
   for (int64_t t = 0; t < rows; ++t) {
-    const auto* source = row_at(static_cast<const std::byte*>(x.data), x.dtype, x.strides[0], t);
-    row.x = source;
-    row.next = gather || t + 1 == rows ? nullptr : row_at(source, x.dtype, x.strides[0], 1);
-    if (gather) {
-      for (int64_t i = 0; i < columns; ++i) {
-        format::write_code(gathered.data(), x_bits, i, format::read_code(source, x_bits, i * x.strides[1]));
-      }
-      row.x = gathered.data();
-    }
+    row.x = source.at(t);
+    row.next = source.in_place() && t + 1 < rows ? source.at(t + 1) : nullptr;
     row.codes = row_at(static_cast<std::byte*>(codes.data), codes.dtype, codes.strides[0], t);
     ops.quantise[static_cast<int>(info.id)](row);
     if (given_bytes != 0) {
@@ -169,6 +193,8 @@ Status dequantise_rows(const RuleInfo& info, const TensorView& codes, const Tens
   const int64_t rows = codes.shape[0], columns = codes.shape[1];
   std::vector<uint32_t> row_scales(static_cast<size_t>(info.scale_bytes(columns) + 3) / 4);
   std::vector<float> values(static_cast<size_t>(columns));
+  Rows code_rows(codes, columns), scale_rows(scales, given_scales);
+  const auto given_bytes = static_cast<size_t>(given_scales * dtype_bits(info.scales) / 8);
   kernel::DequantRow row{};
   row.n = columns;
   row.scale = arguments.scale.value_or(0);
@@ -176,12 +202,8 @@ Status dequantise_rows(const RuleInfo& info, const TensorView& codes, const Tens
   row.scales = row_scales.data();
   row.out = values.data();
   for (int64_t t = 0; t < rows; ++t) {
-    row.codes = row_at(static_cast<const std::byte*>(codes.data), codes.dtype, codes.strides[0], t);
-    if (given_scales != 0) {
-      std::memcpy(row_scales.data(),
-                  row_at(static_cast<const std::byte*>(scales.data), scales.dtype, scales.strides[0], t),
-                  static_cast<size_t>(given_scales * dtype_bits(info.scales) / 8));
-    }
+    row.codes = code_rows.at(t);
+    if (given_bytes != 0) std::memcpy(row_scales.data(), scale_rows.at(t), given_bytes);
     ops.dequantise[static_cast<int>(info.id)](row);
     float* const out = static_cast<float*>(y.data) + t * y.strides[0];
     for (int64_t i = 0; i < columns; ++i) out[i * y.strides[1]] = values[static_cast<size_t>(i)];
@@ -217,6 +239,8 @@ Status quantise(std::string_view rule, const TensorView& x, const TensorRef& cod
   MEGAMOE_RETURN_IF_ERROR(check_codes(info, view(codes)));
   Result<int64_t> given = check_scales(info, view(scales), x.shape[0], x.shape[1]);
   if (!given) return given.status();
+  MEGAMOE_RETURN_IF_ERROR(check_dense_rows(view(codes), "codes"));
+  MEGAMOE_RETURN_IF_ERROR(check_dense_rows(view(scales), "scales"));
   Result<const kernel::RowOps*> ops = row_ops(arguments);
   if (!ops) return ops.status();
   const base::DefaultFpEnv fp_env;

@@ -235,6 +235,45 @@ TEST(Quantise, StridesAndScaleShapes) {
   }
 }
 
+TEST(Dequantise, CodesAndScalesOfAnyStrides) {
+  constexpr int64_t kRows = 3, kColumns = 200;
+  std::vector<uint8_t> codes(kRows * kColumns);
+  std::vector<float> scales(kRows * 2);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i % 120);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1.0f + static_cast<float>(i);
+  const TensorView dense(codes.data(), DType::kFloat8E4M3, {kRows, kColumns});
+  std::vector<float> want(kRows * kColumns), got(want.size());
+  ASSERT_TRUE(dequantise("fp8_block128_e4m3", dense, TensorView(scales.data(), DType::kFloat32, {kRows, 2}),
+                         TensorRef(want.data(), DType::kFloat32, {kRows, kColumns})));
+  // Columns first, and rows from the last one on.
+  std::vector<uint8_t> turned(codes.size());
+  std::vector<float> turned_scales(scales.size());
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int64_t h = 0; h < kColumns; ++h) {
+      turned[static_cast<size_t>(h * kRows + kRows - 1 - t)] = codes[static_cast<size_t>(t * kColumns + h)];
+    }
+    for (int64_t g = 0; g < 2; ++g) {
+      turned_scales[static_cast<size_t>(g * kRows + kRows - 1 - t)] = scales[static_cast<size_t>(t * 2 + g)];
+    }
+  }
+  TensorView strided(turned.data() + kRows - 1, DType::kFloat8E4M3, {kRows, kColumns});
+  strided.strides[0] = -1;
+  strided.strides[1] = kRows;
+  TensorView pairs(turned_scales.data() + kRows - 1, DType::kFloat32, {kRows, 1, 2});
+  pairs.strides[0] = -1;
+  pairs.strides[2] = kRows;
+  TensorView flat(turned_scales.data() + kRows - 1, DType::kFloat32, {kRows, 2});
+  flat.strides[0] = -1;
+  flat.strides[1] = kRows;
+  for (const TensorView& of : {pairs, flat}) {
+    std::fill(got.begin(), got.end(), -1.0f);
+    const Status status = dequantise("fp8_block128_e4m3", strided, of,
+                                     TensorRef(got.data(), DType::kFloat32, {kRows, kColumns}));
+    ASSERT_TRUE(status) << status.message();
+    EXPECT_EQ(got, want);
+  }
+}
+
 TEST(Quantise, Refusals) {
   std::vector<float> memory(4096);
   const TensorView x(memory.data(), DType::kBFloat16, {2, 64});
@@ -261,6 +300,14 @@ TEST(Quantise, Refusals) {
             "scales has type float8_e8m0: expected none with hif8_cast");
   EXPECT_EQ(message("hif8_per_tensor", x, TensorRef(codes.data, DType::kHiFloat8, {2, 64}), {}),
             "scale is missing: expected one with hif8_per_tensor");
+  TensorRef gaps(codes.data, codes.dtype, {2, 64});
+  gaps.strides[1] = 2;
+  EXPECT_EQ(message("mx_floor_e4m3", x, gaps, scales),
+            "codes has stride 2 in dimension 1: expected rows without gaps");
+  TensorRef apart(scales.data, scales.dtype, {2, 1, 2});
+  apart.strides[2] = 3;
+  EXPECT_EQ(message("mx_floor_e4m3", x, codes, apart),
+            "scales has stride 3 in dimension 2: expected rows without gaps");
   QuantArguments no_level;
   no_level.isa = static_cast<Isa>(kIsaCount);
   EXPECT_EQ(message("mx_floor_e4m3", x, codes, scales, no_level),
