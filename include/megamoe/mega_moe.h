@@ -186,7 +186,7 @@ struct CallArgs {
   TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
   TensorView topk_weights;   ///< (T, K) float32 or bfloat16
   TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0
-  TensorRef y;               ///< (T, H) bfloat16 or float16, whichever x is
+  TensorRef y;               ///< (T, H) bfloat16 or float16; may take the place of x, element by element
   TensorRef expert_token_nums;  ///< (E_local,) int32, optional
 };
 

@@ -26,10 +26,13 @@ class Pages {
   static Result<Pages> allocate(size_t bytes, bool huge);
   ~Pages();
   Pages(Pages&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        mapped_(std::exchange(other.mapped_, 0)) {}
   Pages& operator=(Pages&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(mapped_, other.mapped_);
     return *this;
   }
   std::byte* data() const { return data_; }
@@ -37,7 +40,8 @@ class Pages {
 
  private:
   std::byte* data_ = nullptr;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0;   ///< whole small pages
+  size_t mapped_ = 0;  ///< addresses taken
 };
 
 }  // namespace megamoe::base

@@ -28,7 +28,7 @@ struct LayoutInput {
 struct RowHome {
   int32_t rank;
   int16_t slot;
-  int16_t expected;  ///< rows that come back for this token: the count its combine waits for
+  uint16_t expected;  ///< rows that come back for this token: the count its combine waits for
   int64_t token;
 };
 

@@ -51,7 +51,7 @@ void Call::send_token(int64_t token, const Scratch& scratch) {
     const int32_t expert = owner_.token_map.expert(token, slot);
     if (expert < 0) continue;
     const comm::RowHome home{owner_.group.rank(), static_cast<int16_t>(slot),
-                             static_cast<int16_t>(expected(token)), token};
+                             static_cast<uint16_t>(expected(token)), token};
     comm::send_row(session_, owner_.layout, owner_.rows, expert, owner_.token_map.order(token, slot), encoded,
                    router_weight(token, slot), home);
   }
@@ -77,7 +77,7 @@ void Call::share_codes(int64_t token, const comm::TokenRow& row) {
     std::memcpy(memory.scales.data() + at * memory.scale_stride, row.scales,
                 static_cast<size_t>(codec.scale_bytes(owner_.config.hidden)));
     reinterpret_cast<comm::RowHome*>(memory.homes.data())[at] = {
-        owner_.group.rank(), static_cast<int16_t>(expert), static_cast<int16_t>(expected(token)), token};
+        owner_.group.rank(), static_cast<int16_t>(expert), static_cast<uint16_t>(expected(token)), token};
     const std::atomic_ref<uint32_t> arrived(
         memory.arrived[static_cast<size_t>(expert * split.parts + block)]);
     const auto target = static_cast<uint32_t>(split.size(block));

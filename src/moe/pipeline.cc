@@ -26,7 +26,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
   Status local = moe::check_call(args, owner.config, owner.local_experts);
   if (local.is_ok()) {
     local = owner.token_map.build(
-        args.topk_ids, args.x_active_mask,
+        args.topk_ids, args.x_active_mask.present() ? args.x_active_mask : TensorView(),
         {owner.config.num_experts, !moe::allows(owner.profile, moe::Parameter::kRepeatedExperts)});
   }
   MEGAMOE_RETURN_IF_ERROR(owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0));

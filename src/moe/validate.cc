@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "moe/limits.h"
+#include "moe/overlap.h"
 #include "moe/quantities.h"
 #include "moe/scenarios.h"
 
@@ -45,7 +46,7 @@ Status check_parameter(const ActivationRow& row, const char* name, bool taken,
     return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
                                               ": expected none for activation " + row.name);
   }
-  if (!std::isfinite(*value)) {
+  if (!std::isfinite(static_cast<float>(*value))) {  // as the activation takes it
     return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
                                               ": expected a finite number");
   }
@@ -198,6 +199,11 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
       return Status(Code::kInvalidArgument, "x has a step of " + std::to_string(args.x.strides[1]) +
                                                 " between columns: expected codes without gaps");
     }
+    if (dtype_bits(args.x.dtype) == 4 && tokens > 1 && args.x.strides[0] % 2 != 0) {
+      return Status(Code::kInvalidArgument,
+                    "x has a step of " + std::to_string(args.x.strides[0]) +
+                        " between rows: expected rows of whole bytes, two codes in each");
+    }
     MEGAMOE_RETURN_IF_ERROR(expect_type("scales", args.scales, {DType::kFloat8E8M0}));
     MEGAMOE_RETURN_IF_ERROR(
         expect_shape("scales", args.scales, {tokens, base::ceil_div(config.hidden, kernel::kMxGroup)}));
@@ -221,6 +227,17 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
   MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16, DType::kFloat16}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {tokens, config.hidden}));
   MEGAMOE_RETURN_IF_ERROR(expect_data("y", args.y));
+  if (elements_overlap(view(args.y))) {
+    return Status(Code::kInvalidArgument, "y has strides (" + std::to_string(args.y.strides[0]) + ", " +
+                                              std::to_string(args.y.strides[1]) +
+                                              "): expected elements that do not overlap");
+  }
+  // A row of x is read before the row of y in its place is written.
+  const bool in_place = args.x.data == args.y.data && args.x.strides[0] == args.y.strides[0] &&
+                        dtype_bits(args.x.dtype) == dtype_bits(args.y.dtype);
+  if (!in_place && rows_overlap(args.x, view(args.y))) {
+    return Status(Code::kInvalidArgument, "y overlaps x: expected memory of its own, or that of x itself");
+  }
   if (args.expert_token_nums.present()) {
     MEGAMOE_RETURN_IF_ERROR(expect_type("expert_token_nums", args.expert_token_nums, {DType::kInt32}));
     MEGAMOE_RETURN_IF_ERROR(expect_shape("expert_token_nums", args.expert_token_nums, {experts_of_rank}));

@@ -31,6 +31,14 @@ struct Sizes {
   int64_t n = 0;
 };
 
+/// Two elements in every byte of a row, and no row that begins inside a byte.
+bool has_whole_bytes(const TensorView& t) {
+  const int last = t.dims - 1;
+  bool whole = t.shape[last] % 2 == 0 && t.strides[last] == 1;
+  for (int d = 0; d < last; ++d) whole = whole && (t.shape[d] <= 1 || t.strides[d] % 2 == 0);
+  return whole;
+}
+
 Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last, const std::string& name) {
   const char* const matrix = k_last ? "(N, K)" : "(K, N)";
   if (tensors.empty()) {
@@ -70,10 +78,10 @@ Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last,
         return invalid(who + " has shape " + t.shape_text() + ": expected sizes of at least 1");
       }
     }
-    if (nibbles && t.layout == Layout::kNd && t.shape[t.dims - 1] > 1 &&
-        (t.strides[t.dims - 1] != 1 || t.shape[t.dims - 1] % 2 != 0)) {
+    if (nibbles && t.layout == Layout::kNd && !has_whole_bytes(t)) {
       return invalid(who + " has shape " + t.shape_text() +
-                     ": expected an even last dimension without gaps with " + dtype_name(t.dtype));
+                     ": expected an even last dimension without gaps, in rows of whole bytes, with " +
+                     dtype_name(t.dtype));
     }
     if (!stacked && (t.shape[0] != first.shape[0] || t.shape[1] != first.shape[1])) {
       return invalid(who + " has shape " + t.shape_text() + ": expected " + first.shape_text() + " like " +

@@ -19,9 +19,13 @@ constexpr int64_t kNibblesPerWord = 8;
 
 void widen(std::vector<TensorView>& tensors) {
   for (TensorView& t : tensors) {
-    if (t.dtype != DType::kInt32 || t.dims < 2) continue;
+    // Shapes are not checked yet: what cannot be widened stays a type that is no weight.
+    if (t.dtype != DType::kInt32 || t.dims < 2 || t.dims > kMaxDims) continue;
+    int64_t& last = t.shape[t.dims - 1];
+    int64_t elements = 0;
+    if (__builtin_mul_overflow(last, kNibblesPerWord, &elements)) continue;
     t.dtype = DType::kInt4;
-    t.shape[t.dims - 1] *= kNibblesPerWord;
+    last = elements;
     for (int d = 0; d < t.dims - 1; ++d) t.strides[d] *= kNibblesPerWord;
   }
 }

@@ -128,6 +128,12 @@ TEST(LayerArguments, WrongLayersAreNamed) {
        "activation_clamp = nan: expected a number >= 0"},
       {"alpha", [](Layer& l) { l.activation.alpha = 2; },
        "activation_params.alpha = 2: expected none for activation swiglu"},
+      {"alpha beyond float",
+       [](Layer& l) {
+         l.activation.name = "swigluoai";
+         l.activation.alpha = 1e300;
+       },
+       "activation_params.alpha = 1e+300: expected a finite number"},
       {"alpha inf",
        [](Layer& l) {
          l.activation.name = "swigluoai";

@@ -155,6 +155,19 @@ TEST_P(Options, ATokenAloneHasTheBitsItHasInABatch) {
   }
 }
 
+// The rows that come back for a token are counted in 16 bits.
+TEST(MostSlots, ComeBackBesideSharedExperts) {
+  constexpr int64_t kSlots = 32767;
+  LayerOptions options;
+  options.shared_experts = 4;
+  TestLayer layer({1, 1, 1, kSlots, "A16W16", "swiglu"}, 3, options);
+  std::vector<RankTokens> ranks{layer.tokens(1)};
+  const std::vector<RankTokens> want = layer.reference(ranks, 1);
+  test::run_local(layer, ranks, 1, {2, default_isa().value(), true});
+  EXPECT_LT(test::relative_error(ranks[0].y, want[0].y), layer.traits().bound);
+  EXPECT_EQ(ranks[0].counts[0], kSlots);
+}
+
 INSTANTIATE_TEST_SUITE_P(Scenarios, Options,
                          testing::Values("A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W8-FP-E5M2",
                                          "A8W4-FP", "A4W4-FP"),

@@ -70,6 +70,41 @@ TEST(CheckLinear, GateAndUpColumnsInTurn) {
                "weight1_interleave = 1: expected 0 with separate up tensors");
 }
 
+TEST(CheckLinear, PairsOfNibbles) {
+  LinearWeights w;
+  w.scale = {tensor(DType::kFloat32, {4, 6})};
+  w.weight = {tensor(DType::kInt4, {4, 8, 6})};
+  ASSERT_TRUE(pack::check_linear(w, true, "weight1"));
+  const std::string expected =
+      ": expected an even last dimension without gaps, in rows of whole bytes, with int4";
+  w.weight[0].strides[1] = 7;
+  expect_error(w, true, Code::kInvalidArgument, "weight1 has shape (4, 8, 6)" + expected);
+  w.weight[0].set_contiguous();
+  w.weight[0].strides[0] = 49;
+  expect_error(w, true, Code::kInvalidArgument, "weight1 has shape (4, 8, 6)" + expected);
+  w.weight = {tensor(DType::kInt4, {4, 8, 1})};
+  expect_error(w, false, Code::kInvalidArgument, "weight1 has shape (4, 8, 1)" + expected);
+}
+
+// int32 words that cannot be seen as int4: nothing is read past the dimensions, no product wraps around.
+TEST(CheckLinear, WordsOfNibbles) {
+  LinearWeights w;
+  w.scale = {tensor(DType::kFloat32, {4, 8})};
+  w.weight = {tensor(DType::kInt32, {4, 8, 1})};
+  ASSERT_TRUE(pack::check_linear(w, true, "weight1"));
+  const std::string got = "weight1 has type int32: expected bfloat16, ";
+  for (const bool many : {false, true}) {
+    if (many) {
+      w.weight[0].dims = 1000;
+    } else {
+      w.weight[0].shape[2] = (int64_t{1} << 61) + 1;  // times 8 is 8 in 64 bits
+    }
+    auto result = pack::check_linear(w, true, "weight1");
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.status().message().rfind(got, 0), 0u) << result.status().message();
+  }
+}
+
 TEST(CheckLinear, Tensors) {
   expect_error({}, true, Code::kInvalidArgument,
                "weight1 has no tensors: expected one stacked tensor or one per local expert");

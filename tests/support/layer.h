@@ -102,6 +102,9 @@ class TestLayer {
   LinearWeights linear2(int ranks, int rank) const {
     return weight2_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank));
   }
+  /// Codes and scales of layer 1 or 2, of all experts, to change them.
+  std::vector<std::byte>& codes(int layer) { return layer == 1 ? weight1_.codes() : weight2_.codes(); }
+  std::vector<std::byte>& scales(int layer) { return layer == 1 ? weight1_.scales() : weight2_.scales(); }
   /// The shared experts are the same on every rank.
   LinearWeights shared1() const { return in_turn(shared1_.view(0, options_.shared_experts)); }
   LinearWeights shared2() const { return shared2_.view(0, options_.shared_experts); }

@@ -92,6 +92,9 @@ class ScenarioWeights {
     return result;
   }
 
+  std::vector<std::byte>& codes() { return weight_; }
+  std::vector<std::byte>& scales() { return scale_; }
+
  private:
   void fill_codes(int64_t count, std::mt19937& random) {
     weight_.resize(static_cast<size_t>(count * dtype_bits(traits_->weight) / 8));
