@@ -127,9 +127,35 @@ TEST(SteadyState, BackToBackCallsOfThreeLayersNeverMixRows) {
   }
 }
 
+// A layer of each scenario as it is by default, and one with every kind of row.
+std::vector<std::unique_ptr<TestLayer>> layers_of_all_kinds() {
+  test::LayerOptions rich;
+  rich.x = rich.y = DType::kFloat16;
+  rich.biases = true;
+  rich.shared_experts = 2;
+  rich.topk_weights_type = 1;
+  rich.combine_quant_mode = 4;
+  test::LayerOptions merged;
+  merged.combine_comm_mode = 1;
+  std::vector<std::unique_ptr<TestLayer>> layers;
+  for (const test::ScenarioTraits& traits : test::kScenarioTraits) {
+    for (const test::LayerOptions& options : {test::LayerOptions(), rich, merged}) {
+      layers.push_back(
+          std::make_unique<TestLayer>(test::LayerShape{64, 32, 8, 2, traits.name, "swiglu"}, 3, options));
+    }
+  }
+  return layers;
+}
+
+std::string described(const TestLayer& layer) {
+  return layer.shape().scenario + (layer.options().shared_experts > 0      ? ", every kind of row"
+                                   : layer.options().combine_comm_mode > 0 ? ", merged rows"
+                                                                           : "");
+}
+
 TEST(SteadyState, NoAllocationAfterTheFirstCall) {
-  for (const char* scenario : {"A16W16", "A8W8-INT"}) {
-    TestLayer layer({64, 32, 8, 2, scenario, "swiglu"}, 3);
+  for (const std::unique_ptr<TestLayer>& made : layers_of_all_kinds()) {
+    TestLayer& layer = *made;
     std::vector<RankTokens> ranks{layer.tokens(40), layer.tokens(33)};
     std::atomic<int> ready{0};
     test::on_local_ranks(2, [&](int rank, const Group& group) {
@@ -148,7 +174,7 @@ TEST(SteadyState, NoAllocationAfterTheFirstCall) {
       g_count_allocations.store(false);
       EXPECT_TRUE(all_ok);
     });
-    EXPECT_EQ(g_allocations.exchange(0), 0) << scenario;
+    EXPECT_EQ(g_allocations.exchange(0), 0) << described(layer);
   }
 }
 
@@ -169,8 +195,7 @@ bool allow_only_futex() {
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
-int run_under_filter(const char* scenario) {
-  TestLayer layer({64, 32, 8, 2, scenario, "swiglu"}, 3);
+int run_under_filter(TestLayer& layer) {
   std::vector<RankTokens> ranks{layer.tokens(40), layer.tokens(33)};
   std::atomic<int> ready{0};
   std::atomic<int> finished{0};
@@ -203,15 +228,15 @@ int run_under_filter(const char* scenario) {
 }
 
 TEST(SteadyState, NoSystemCallButFutexAfterTheFirstCall) {
-  for (const char* scenario : {"A16W16", "A8W8-INT"}) {
+  for (const std::unique_ptr<TestLayer>& layer : layers_of_all_kinds()) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
-    if (child == 0) _exit(run_under_filter(scenario));
+    if (child == 0) _exit(run_under_filter(*layer));
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status)) << scenario << ": killed by signal " << WTERMSIG(status)
+    ASSERT_TRUE(WIFEXITED(status)) << described(*layer) << ": killed by signal " << WTERMSIG(status)
                                    << " (31 = a system call that is not futex)";
-    EXPECT_EQ(WEXITSTATUS(status), 0) << scenario;
+    EXPECT_EQ(WEXITSTATUS(status), 0) << described(*layer);
   }
 }
 #endif

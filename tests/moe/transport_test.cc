@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "comm/ranks.h"
-#include "support/layer.h"
+#include "support/runs.h"
 
 namespace megamoe {
 namespace {
@@ -43,43 +43,61 @@ std::string run_rank(const TestLayer& layer, RankTokens tokens, const Group& gro
 
 class Transports : public testing::TestWithParam<const char*> {};
 
+// Texts of all ranks, one after the other.
+std::string run_on(const char* transport, const TestLayer& layer, const std::vector<RankTokens>& ranks,
+                   int threads) {
+  std::string text;
+  for (const test::Outcome& outcome :
+       test::run_ranks(test::transport(transport), static_cast<int>(ranks.size()), [&](const Group& group) {
+         return run_rank(layer, ranks[static_cast<size_t>(group.rank())], group, threads, 3);
+       })) {
+    EXPECT_EQ(outcome.signal, 0);
+    text += outcome.text;
+  }
+  return text;
+}
+
 TEST_P(Transports, ShmHasTheBitsOfLocalForAnyNumberOfRanks) {
   TestLayer layer({96, 40, 8, 3, GetParam(), "swiglu"}, 5);
-  const std::vector<std::vector<int64_t>> sizes = {{40}, {13, 27}, {0, 5, 1, 34}, {5, 5, 5, 5, 5, 5, 5, 5}};
+  const std::vector<std::vector<int64_t>> splits = {{40}, {13, 27}, {0, 5, 1, 34}, {5, 5, 5, 5, 5, 5, 5, 5}};
   const RankTokens all = layer.tokens(40);
   std::string want;
-  for (const std::vector<int64_t>& split : sizes) {
-    std::vector<RankTokens> ranks;
-    int64_t at = 0;
-    for (const int64_t count : split) {
-      RankTokens rank;
-      rank.tokens = count;
-      rank.x.assign(all.x.begin() + at * 96, all.x.begin() + (at + count) * 96);
-      rank.ids.assign(all.ids.begin() + at * 3, all.ids.begin() + (at + count) * 3);
-      rank.weights.assign(all.weights.begin() + at * 3, all.weights.begin() + (at + count) * 3);
-      at += count;
-      ranks.push_back(std::move(rank));
-    }
+  for (const std::vector<int64_t>& sizes : splits) {
+    const std::vector<RankTokens> ranks = test::split(all, sizes);
     for (const char* transport : {"local", "shm"}) {
       for (const int threads : {1, 2}) {
-        std::string got;
-        for (const test::Outcome& outcome : test::run_ranks(
-                 test::transport(transport), static_cast<int>(split.size()), [&](const Group& group) {
-                   return run_rank(layer, ranks[static_cast<size_t>(group.rank())], group, threads, 3);
-                 })) {
-          EXPECT_EQ(outcome.signal, 0);
-          got += outcome.text;
-        }
+        const std::string got = run_on(transport, layer, ranks, threads);
         if (want.empty()) want = got;
-        EXPECT_EQ(got, want) << transport << ", " << split.size() << " ranks, " << threads << " threads";
+        EXPECT_EQ(got, want) << transport << ", " << sizes.size() << " ranks, " << threads << " threads";
       }
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, Transports, testing::Values("A16W16", "A8W8-INT"), [](const auto& info) {
-  return std::string(info.param) == "A16W16" ? "A16W16" : "A8W8Int";
-});
+TEST_P(Transports, ShmHasTheBitsOfLocalWithEveryKindOfRow) {
+  for (const int merge : {0, 1, 2}) {
+    test::LayerOptions options;
+    options.x = options.y = DType::kFloat16;
+    options.biases = true;
+    options.shared_experts = 2;
+    options.topk_weights_type = 1;
+    options.combine_quant_mode = merge == 0 ? 4 : 0;
+    options.combine_comm_mode = merge;
+    options.topo_type = merge == 2 ? 1 : 0;
+    TestLayer layer({70, 38, 7, 3, GetParam(), "swigluoai"}, 5, options);
+    const std::vector<RankTokens> ranks = test::split(layer.tokens(31), {7, 0, 23, 1});
+    EXPECT_EQ(run_on("shm", layer, ranks, 2), run_on("local", layer, ranks, 1)) << "merged by " << merge;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, Transports,
+                         testing::Values("A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W8-FP-E5M2",
+                                         "A8W4-FP", "A4W4-FP"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST(Faults, AKilledRankIsNamedByEverySurvivor) {
   TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 5);
