@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/dump.h"
 #include "cli/layer_job.h"
 #include "cli/progress.h"
 #include "cli/scenario_weights.h"
@@ -22,8 +23,12 @@ struct CheckOptions {
   std::string shape = "256x128x16x4";
   std::string scenario = "all";
   std::string routing = "uniform";
+  std::string dump;
   int64_t layer = -1;
   int64_t tokens = 64;
+  int64_t shared_experts = 0;
+  int combine_quant_mode = 0;
+  int topk_weights_type = 0;
 };
 
 /// Stages of all ranks of one scenario.
@@ -42,7 +47,7 @@ struct Outcome {
   }
   /// A stage over all ranks.
   StageDifference total(int stage) const {
-    StageDifference sum{0, 0, 0, 0, -1, 0};
+    StageDifference sum{0, 0, 0, 0, 0, -1, 0};
     for (const StageDifferences& rank : ranks) {
       const StageDifference& d = rank[static_cast<size_t>(stage)];
       sum.compared |= d.compared;
@@ -55,24 +60,52 @@ struct Outcome {
   }
 };
 
+/// Where the dump of one side goes, empty without a dump.
+std::string side(const CheckOptions& options, const char* name) {
+  return options.dump.empty() ? "" : options.dump + "/" + name;
+}
+
+/// The outputs and stages of the reference, rank by rank.
+Status dump_reference(const std::string& folder, const moe::Scenario& scenario, const LayerJob& job,
+                      const ReferenceResult& result) {
+  const auto ranks = static_cast<int>(result.stages.size());
+  const int64_t hidden = job.config.hidden, tokens = job.batches[0].tokens();
+  for (int r = 0; r < ranks; ++r) {
+    const int64_t token = first_token(tokens, ranks, r);
+    const int64_t expert = first_expert(job.config.num_experts, ranks, r);
+    const TensorView y(result.y.data() + token * hidden, DType::kBFloat16,
+                       {first_token(tokens, ranks, r + 1) - token, hidden});
+    const TensorView nums(result.expert_token_nums.data() + expert, DType::kInt32,
+                          {first_expert(job.config.num_experts, ranks, r + 1) - expert});
+    MEGAMOE_RETURN_IF_ERROR(
+        write_dump(folder, scenario, r, {result.stages[static_cast<size_t>(r)], y, nums}));
+  }
+  return Status::ok();
+}
+
 Result<Outcome> check_scenario(const LayerJob& base, const moe::Scenario& scenario,
-                               const CommonOptions& common, Progress& progress) {
+                               const CommonOptions& common, const CheckOptions& check, Progress& progress) {
   auto prepared = scenario_job(base, scenario);
   if (!prepared) return prepared.status();
   const Batch& batch = prepared->job.batches[0];
   auto want = run_reference(prepared->job, batch, common.ranks, /*stages=*/true);
   if (!want) return want.status();
+  const std::string fast = side(check, "fast"), reference = side(check, "reference");
+  if (!reference.empty()) {
+    MEGAMOE_RETURN_IF_ERROR(dump_reference(reference, scenario, prepared->job, *want));
+  }
   auto reports = SharedArray<StageDifferences>::make(common.ranks);
   if (!reports) return reports.status();
   const double bound = error_bound(scenario);
   JobOptions options;
   options.common = &common;
   options.label = scenario.name;
-  options.inspect = [&](const MegaMoe& op, int rank) -> Status {
+  options.inspect = [&](const MegaMoe& op, const CallArgs& args, int rank) -> Status {
     auto stages = op.stages();
     if (!stages) return stages.status();
     compare_stages(*stages, want->stages[static_cast<size_t>(rank)], bound, (*reports)[rank]);
-    return Status::ok();
+    if (fast.empty()) return Status::ok();
+    return write_dump(fast, scenario, rank, {*stages, view(args.y), view(args.expert_token_nums)});
   };
   auto result = run_layer(prepared->job, options, &progress);
   if (!result) return result.status();
@@ -82,12 +115,12 @@ Result<Outcome> check_scenario(const LayerJob& base, const moe::Scenario& scenar
   outcome.isa = isa_name(result->isa);
   const int64_t hidden = base.config.hidden, experts = base.config.num_experts;
   for (int r = 0; r < common.ranks; ++r) {
-    const int64_t begin = first_token(batch.tokens(), common.ranks, r) * hidden;
-    const int64_t end = first_token(batch.tokens(), common.ranks, r + 1) * hidden;
+    const int64_t begin = first_token(batch.tokens(), common.ranks, r);
+    const int64_t tokens = first_token(batch.tokens(), common.ranks, r + 1) - begin;
     const int64_t expert = first_expert(experts, common.ranks, r);
     const int64_t local = first_expert(experts, common.ranks, r + 1) - expert;
-    compare_outputs(result->batches[0].y.data() + begin, want->y.data() + begin, end - begin,
-                    result->batches[0].expert_token_nums.data() + expert,
+    compare_outputs(result->batches[0].y.data() + begin * hidden, want->y.data() + begin * hidden, tokens,
+                    hidden, result->batches[0].expert_token_nums.data() + expert,
                     want->expert_token_nums.data() + expert, local, bound, (*reports)[r]);
     outcome.ranks.push_back((*reports)[r]);
   }
@@ -100,8 +133,8 @@ void print_outcome(const Outcome& outcome) {
   for (int s = 0; s < kStageCount; ++s) {
     const StageDifference d = outcome.total(s);
     if (d.compared == 0) continue;
-    table.add({kStageNames[s], std::to_string(d.elements), std::to_string(d.differing),
-               scientific(d.relative), d.differs != 0 ? "DIFFERS" : "ok"});
+    table.add({stage_name(s), std::to_string(d.elements), std::to_string(d.differing), scientific(d.relative),
+               d.differs != 0 ? "DIFFERS" : "ok"});
   }
   table.print();
   const auto [rank, stage] = outcome.first();
@@ -109,8 +142,9 @@ void print_outcome(const Outcome& outcome) {
     std::printf("No stage differs.\n\n");
   } else {
     const StageDifference& d = outcome.ranks[static_cast<size_t>(rank)][static_cast<size_t>(stage)];
-    std::printf("First stage that differs: %s, on rank %d at element %lld.\n\n", kStageNames[stage], rank,
-                static_cast<long long>(d.first));
+    std::printf("First stage that differs: %s, on rank %d from row %lld, column %lld.\n\n", stage_name(stage),
+                rank, static_cast<long long>(d.first / d.columns),
+                static_cast<long long>(d.first % d.columns));
   }
 }
 
@@ -119,7 +153,7 @@ nlohmann::ordered_json to_json(const Outcome& outcome) {
   for (int s = 0; s < kStageCount; ++s) {
     const StageDifference d = outcome.total(s);
     if (d.compared == 0) continue;
-    stages.push_back({{"stage", kStageNames[s]},
+    stages.push_back({{"stage", stage_name(s)},
                       {"elements", d.elements},
                       {"differing", d.differing},
                       {"relative", d.relative},
@@ -129,18 +163,27 @@ nlohmann::ordered_json to_json(const Outcome& outcome) {
   nlohmann::ordered_json result = {
       {"scenario", outcome.scenario}, {"isa", outcome.isa}, {"stages", std::move(stages)}};
   result["first_differing_stage"] =
-      stage < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(kStageNames[stage]);
+      stage < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(stage_name(stage));
   return result;
 }
 
 int run_check(const CommonOptions& common, const CheckOptions& options) {
   auto scenarios = scenarios_named(options.scenario);
   if (!scenarios) return bad_input(scenarios.status());
+  if (!options.dump.empty() && read_dump(side(options, "fast"))) {
+    return bad_input(Status(Code::kInvalidArgument,
+                            "--dump = " + options.dump + ": expected a folder that holds no dump yet"));
+  }
   std::unique_ptr<checkpoint::MoeCheckpoint> model;
   std::unique_ptr<RandomLayer> random;
   LayerJob base;
   Shape shape;
   if (!options.checkpoint.empty()) {
+    if (options.shared_experts != 0) {
+      return bad_input(
+          Status(Code::kInvalidArgument, "--shared-experts = " + std::to_string(options.shared_experts) +
+                                             ": expected none with the weights of a checkpoint"));
+    }
     auto opened = checkpoint::MoeCheckpoint::open(options.checkpoint);
     if (!opened) return bad_input(opened.status());
     model = std::move(*opened);
@@ -152,18 +195,20 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     auto parsed = parse_shape(options.shape);
     if (!parsed) return bad_input(parsed.status());
     shape = *parsed;
-    random = std::make_unique<RandomLayer>(shape, kSeed);
+    random = std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts);
     base = random->job();
   }
   auto tokens = Tokens::random(shape, options.tokens, options.routing, kSeed);
   if (!tokens) return bad_input(tokens.status());
   base.batches = {tokens->batch()};
+  base.config.combine_quant_mode = options.combine_quant_mode;
+  base.config.topk_weights_type = options.topk_weights_type;
 
   bool good = true;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   Progress progress;
   for (const moe::Scenario* scenario : *scenarios) {
-    auto outcome = check_scenario(base, *scenario, common, progress);
+    auto outcome = check_scenario(base, *scenario, common, options, progress);
     progress.clear();
     if (!outcome) return bad_input(outcome.status());
     good = good && outcome->first().second < 0;
@@ -201,6 +246,24 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
   command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
       ->type_name("S")
       ->capture_default_str();
+  command->add_option("--shared-experts", options->shared_experts, "Experts that every token passes, 0 to 4")
+      ->check(CLI::Range(0, 4))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--combine-quant-mode", options->combine_quant_mode,
+                   "Expert rows return as bfloat16 (0), E5M2 (3) or E4M3 (4)")
+      ->check(CLI::IsMember({0, 3, 4}))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--topk-weights-type", options->topk_weights_type,
+                   "Router weights count at home (0) or before Linear2 (1)")
+      ->check(CLI::Range(0, 1))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--dump", options->dump, "Write the stages to DIR/fast and DIR/reference, for diff")
+      ->type_name("DIR");
   command->callback(
       [&common, &action, options] { action = [&common, options] { return run_check(common, *options); }; });
 }

@@ -32,6 +32,7 @@ void add_info(CLI::App& app, const CommonOptions& common, std::function<int()>& 
 void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_diff(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 

@@ -86,6 +86,8 @@ Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const std::shared_
   const int64_t count = buffer->experts_per_rank();
   Layer layer;
   layer.activation = job.activation;
+  layer.shared_weight1 = job.shared_weight1;
+  layer.shared_weight2 = job.shared_weight2;
   if (count == 0) return MegaMoe::create(buffer, std::move(layer));
   auto packed1 = PackedWeights::pack_linear1(checkpoint::expert_range(job.weight1, begin, count),
                                              is_gated(job.activation), buffer->threads());
@@ -145,7 +147,7 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, cons
     }
     repeats = report.plan[0].load(std::memory_order_acquire);
   }
-  return Status::ok();
+  return options.inspect ? options.inspect(op, args, rank) : Status::ok();
 }
 
 BatchResult collect(BatchReport&& report, const JobOptions& options) {
@@ -210,6 +212,7 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
   buffer_options.isa = common.isa;
   buffer_options.deadline = kDeadline;
   buffer_options.trace = options.trace;
+  buffer_options.keep_stages = options.inspect != nullptr;
   auto report = make_report(job, options);
   if (!report) return report.status();
 
@@ -222,7 +225,6 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
     for (size_t b = 0; b < job.batches.size(); ++b) {
       MEGAMOE_RETURN_IF_ERROR(
           run_batch(**op, **buffer, job.batches[b], options, report->batches[b], report->calls[0]));
-      if (options.inspect) MEGAMOE_RETURN_IF_ERROR(options.inspect(**op, group.rank()));
     }
     return Status::ok();
   };
@@ -269,6 +271,8 @@ Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, i
         TensorRef(result.expert_token_nums.data() + expert, DType::kInt32, {local});
     input.weight1 = checkpoint::expert_range(job.weight1, expert, local);
     input.weight2 = checkpoint::expert_range(job.weight2, expert, local);
+    input.shared_weight1 = job.shared_weight1;
+    input.shared_weight2 = job.shared_weight2;
   }
   MEGAMOE_RETURN_IF_ERROR(
       reference::mega_moe(config, job.activation, inputs, stages ? &result.stages : nullptr));

@@ -29,6 +29,7 @@ struct LayerJob {
   BufferConfig config;  ///< num_max_tokens_per_rank is filled in
   Activation activation;
   LinearWeights weight1, weight2;
+  LinearWeights shared_weight1, shared_weight2;  ///< experts that every token passes, the same on all ranks
   std::vector<Batch> batches;
 };
 
@@ -40,8 +41,9 @@ struct JobOptions {
   std::string label;        ///< of the progress bar
   int64_t jobs_before = 0;  ///< how many jobs like this one are done, of `jobs` in all; for the progress bar
   int64_t jobs = 1;
-  /// Called on every rank, in its process, after the last call of every batch.
-  std::function<Status(const MegaMoe& op, int rank)> inspect;
+  /// Called on every rank, in its process, after the last call of every batch, with that call's tensors.
+  /// Stages are then kept.
+  std::function<Status(const MegaMoe& op, const CallArgs& args, int rank)> inspect;
 };
 
 struct BatchResult {

@@ -24,15 +24,6 @@ constexpr struct {
     {DType::kFloat4E2M1, "mx_floor_e2m1"},
 };
 
-Status convert(LinearWeights& weights, const char* rule,
-               std::unique_ptr<checkpoint::QuantisedLinear>& memory) {
-  auto made = checkpoint::quantise_linear(weights, rule);
-  if (!made) return made.status();
-  memory = std::move(*made);
-  weights = memory->weights();
-  return Status::ok();
-}
-
 /// float sums may come in any order and so round to another code now and then; int32 sums are exact.
 constexpr struct {
   kernel::Family family;
@@ -70,10 +61,16 @@ Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scen
                                           ": expected one whose weights can be made from bfloat16");
   }
   if (row->rule == nullptr) return result;
-  Status status = convert(job.weight1, row->rule, result.converted1);
-  if (status) status = convert(job.weight2, row->rule, result.converted2);
-  if (!status)
-    return Status(status.code(), std::string("scenario = ") + scenario.name + ": " + status.message());
+  for (LinearWeights* weights : {&job.weight1, &job.weight2, &job.shared_weight1, &job.shared_weight2}) {
+    if (weights->weight.empty()) continue;
+    auto made = checkpoint::quantise_linear(*weights, row->rule);
+    if (!made) {
+      return Status(made.status().code(),
+                    std::string("scenario = ") + scenario.name + ": " + made.status().message());
+    }
+    *weights = (*made)->weights();
+    result.converted.push_back(std::move(*made));
+  }
   return result;
 }
 

@@ -18,7 +18,7 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
 /// The job of a scenario; owns the weights it had to convert.
 struct ScenarioJob {
   LayerJob job;
-  std::unique_ptr<checkpoint::QuantisedLinear> converted1, converted2;
+  std::vector<std::unique_ptr<checkpoint::QuantisedLinear>> converted;
 };
 
 /// The same layer and batches with the settings and weight types of `scenario`. `bf16` has bfloat16 weights.

@@ -11,12 +11,13 @@
 namespace megamoe::cli {
 namespace {
 
-static_assert(std::size(kStageNames) == kStageCount);
+constexpr const char* kOutputNames[] = {"expert_token_nums", "y"};
 
-/// Compares `count` numbers read by got(i) and want(i). NaN equals NaN. A bound of 0 asks for equality.
+/// Compares `count` numbers read by got(i) and want(i), in rows of `columns`. NaN equals NaN. A bound of 0
+/// asks for equality.
 template <class Got, class Want>
-StageDifference compare(int64_t count, double bound, const Got& got, const Want& want) {
-  StageDifference d{1, 0, count, 0, -1, 0};
+StageDifference compare(int64_t count, int64_t columns, double bound, const Got& got, const Want& want) {
+  StageDifference d{1, 0, count, columns, 0, -1, 0};
   double difference = 0, norm = 0;
   bool special = false;
   for (int64_t i = 0; i < count; ++i) {
@@ -38,38 +39,46 @@ StageDifference compare(int64_t count, double bound, const Got& got, const Want&
   return d;
 }
 
-}  // namespace
-
-void compare_stages(const reference::Stages& got, const reference::Stages& want, double bound,
-                    StageDifferences& out) {
-  const struct {
-    const std::vector<float>& got;
-    const std::vector<float>& want;
-    double bound;
-  } parts[] = {
-      {got.token_codes, want.token_codes, 0},     {got.token_scales, want.token_scales, 0},
-      {got.linear1, want.linear1, bound},         {got.activated, want.activated, bound},
-      {got.requantised, want.requantised, bound}, {got.requantised_scales, want.requantised_scales, bound},
-      {got.linear2, want.linear2, bound}};
-  auto put = [](const auto& g, const auto& w, double limit) -> StageDifference {
-    if (g.empty() && !w.empty()) return {0, 0, 0, 0, -1, 0};
-    if (g.size() != w.size())
-      return {1, 1, static_cast<int64_t>(w.size()), static_cast<int64_t>(w.size()), 0, INFINITY};
-    return compare(
-        static_cast<int64_t>(w.size()), limit, [&](int64_t i) { return g[static_cast<size_t>(i)]; },
-        [&](int64_t i) { return w[static_cast<size_t>(i)]; });
-  };
-  size_t stage = 0;
-  out[stage++] = put(got.home, want.home, 0);
-  for (const auto& part : parts) out[stage++] = put(part.got, part.want, part.bound);
+/// Element i of the values of a stage.
+double value(const TensorView& values, int64_t i) {
+  return values.dtype == DType::kInt64 ? static_cast<double>(static_cast<const int64_t*>(values.data)[i])
+                                       : static_cast<const float*>(values.data)[i];
 }
 
-void compare_outputs(const uint16_t* y, const uint16_t* want_y, int64_t count, const int32_t* nums,
-                     const int32_t* want_nums, int64_t experts, double bound, StageDifferences& out) {
-  out[kStageCount - 2] = compare(
-      experts, 0, [&](int64_t i) { return nums[i]; }, [&](int64_t i) { return want_nums[i]; });
-  out[kStageCount - 1] = compare(
-      count, bound, [&](int64_t i) { return format::bf16_to_float(y[i]); },
+}  // namespace
+
+const char* stage_name(int stage) {
+  return stage < kCountsStage ? stage_table()[static_cast<size_t>(stage)].name
+                              : kOutputNames[stage - kCountsStage];
+}
+
+void compare_stages(const Stages& got, const Stages& want, double bound, StageDifferences& out) {
+  for (size_t stage = 0; stage < stage_table().size(); ++stage) {
+    const StageInfo& info = stage_table()[stage];
+    const TensorView g = info.values(got), w = info.values(want);
+    const int64_t count = w.shape[0];
+    const int64_t columns = count / std::max<int64_t>(1, stage_rows(info, want));
+    StageDifference& d = out[stage];
+    if (g.shape[0] == 0) {
+      d = {0, 0, 0, columns, 0, -1, 0};  // not kept, or without rows
+      if (count != 0 && info.exact) d = {1, 1, count, columns, count, 0, INFINITY};
+    } else if (g.shape[0] != count) {
+      d = {1, 1, count, columns, count, 0, INFINITY};
+    } else {
+      d = compare(
+          count, columns, info.exact ? 0 : bound, [&](int64_t i) { return value(g, i); },
+          [&](int64_t i) { return value(w, i); });
+    }
+  }
+}
+
+void compare_outputs(const uint16_t* y, const uint16_t* want_y, int64_t tokens, int64_t hidden,
+                     const int32_t* nums, const int32_t* want_nums, int64_t experts, double bound,
+                     StageDifferences& out) {
+  out[kCountsStage] = compare(
+      experts, 1, 0, [&](int64_t i) { return nums[i]; }, [&](int64_t i) { return want_nums[i]; });
+  out[kOutputStage] = compare(
+      tokens * hidden, hidden, bound, [&](int64_t i) { return format::bf16_to_float(y[i]); },
       [&](int64_t i) { return format::bf16_to_float(want_y[i]); });
 }
 

@@ -181,10 +181,11 @@ double Tokens::distinct_experts() const {
   return static_cast<double>(distinct) / routings_;
 }
 
-RandomLayer::RandomLayer(const Shape& shape, uint64_t seed)
+RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts)
     : shape_(shape),
-      block1_(static_cast<size_t>(shape.hidden * 2 * shape.intermediate + shape.experts)),
-      block2_(static_cast<size_t>(shape.hidden * shape.intermediate + shape.experts)) {
+      shared_experts_(shared_experts),
+      block1_(static_cast<size_t>(shape.hidden * 2 * shape.intermediate + shape.experts + shared_experts)),
+      block2_(static_cast<size_t>(shape.hidden * shape.intermediate + shape.experts + shared_experts)) {
   Values values(seed);
   const auto size1 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.hidden)));
   const auto size2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.intermediate)));
@@ -198,11 +199,14 @@ LayerJob RandomLayer::job() const {
   job.config.num_topk = shape_.topk;
   job.config.hidden = shape_.hidden;
   job.config.intermediate_hidden = shape_.intermediate;
-  for (int64_t e = 0; e < shape_.experts; ++e) {
-    job.weight1.weight.push_back(
-        TensorView(block1_.data() + e, DType::kBFloat16, {shape_.hidden, 2 * shape_.intermediate}));
-    job.weight2.weight.push_back(
-        TensorView(block2_.data() + e, DType::kBFloat16, {shape_.intermediate, shape_.hidden}));
+  for (int64_t e = 0; e < shape_.experts + shared_experts_; ++e) {
+    const bool shared = e >= shape_.experts;
+    (shared ? job.shared_weight1 : job.weight1)
+        .weight.push_back(
+            TensorView(block1_.data() + e, DType::kBFloat16, {shape_.hidden, 2 * shape_.intermediate}));
+    (shared ? job.shared_weight2 : job.weight2)
+        .weight.push_back(
+            TensorView(block2_.data() + e, DType::kBFloat16, {shape_.intermediate, shape_.hidden}));
   }
   return job;
 }

@@ -49,11 +49,12 @@ class Tokens {
 /// small however many experts there are; packing gives every expert its own memory.
 class RandomLayer {
  public:
-  RandomLayer(const Shape& shape, uint64_t seed);
+  RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts = 0);
   LayerJob job() const;
 
  private:
   Shape shape_;
+  int64_t shared_experts_;
   std::vector<uint16_t> block1_, block2_;
 };
 

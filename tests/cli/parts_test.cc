@@ -5,6 +5,7 @@
 #include <csignal>
 #include <set>
 
+#include "cli/dump_compare.h"
 #include "cli/layer_job.h"
 #include "cli/ranks.h"
 #include "cli/stage_compare.h"
@@ -50,7 +51,7 @@ TEST(StageCompare, NamesTheFirstStageThatDiffers) {
   auto compare = [&](const reference::Stages& got) {
     StageDifferences d{};
     compare_stages(got, want, 1e-3, d);
-    compare_outputs(y, y, 2, nums, nums, 2, 1e-3, d);
+    compare_outputs(y, y, 1, 2, nums, nums, 2, 1e-3, d);
     return d;
   };
   EXPECT_EQ(first_differing_stage(compare(want)), -1);
@@ -67,7 +68,7 @@ TEST(StageCompare, NamesTheFirstStageThatDiffers) {
   got.activated[1] = 210;
   d = compare(got);
   ASSERT_EQ(first_differing_stage(d), 4);
-  EXPECT_STREQ(kStageNames[4], "activation");
+  EXPECT_STREQ(stage_name(4), "activation");
   EXPECT_EQ(d[4].first, 0);
 
   got.token_codes[1] = std::nextafter(2.0f, 3.0f);  // data that is only moved must be equal
@@ -78,6 +79,40 @@ TEST(StageCompare, NamesTheFirstStageThatDiffers) {
   got = want;
   got.linear2[0] = NAN;
   EXPECT_EQ(first_differing_stage(compare(got)), 7);
+}
+
+TEST(DumpCompare, CountsRepresentableNumbers) {
+  const auto bits = [](DType dtype, std::vector<uint8_t> a, std::vector<uint8_t> b,
+                       std::optional<int64_t> ulps = {}) {
+    const auto count = static_cast<int64_t>(a.size()) * 8 / dtype_bits(dtype);
+    return compare_tensors(TensorView(a.data(), dtype, {1, count}), TensorView(b.data(), dtype, {1, count}),
+                           ulps);
+  };
+  const auto apart = [&](DType dtype, std::vector<uint8_t> a, std::vector<uint8_t> b) {
+    const TensorDifference difference = bits(dtype, a, b);
+    return difference.first && difference.first->ulps ? *difference.first->ulps : -1;
+  };
+  EXPECT_EQ(apart(DType::kBFloat16, {0x80, 0x3f}, {0x81, 0x3f}), 1);  // 1 and the next number
+  EXPECT_EQ(apart(DType::kBFloat16, {0x01, 0x00}, {0x02, 0x80}), 3);  // across zero
+  EXPECT_EQ(apart(DType::kBFloat16, {0x00, 0x00}, {0x00, 0x80}), 0);  // both zeros: other bits, same value
+  EXPECT_EQ(apart(DType::kFloat8E4M3, {0x38}, {0x3a}), 2);
+  EXPECT_EQ(apart(DType::kFloat8E5M2, {0x04}, {0x03}), 1);
+  EXPECT_EQ(apart(DType::kFloat4E2M1, {0x21}, {0x29}), 2);  // 0.5 and -0.5 in the low half
+  EXPECT_EQ(apart(DType::kFloat8E8M0, {200}, {100}), 100);
+  EXPECT_EQ(apart(DType::kInt8, {0x7f}, {0x80}), 255);
+  EXPECT_EQ(apart(DType::kInt32, {0, 0, 0, 0}, {0xff, 0xff, 0xff, 0xff}), 1);
+  EXPECT_EQ(apart(DType::kFloat32, {0, 0, 0x80, 0x3f}, {0, 0, 0xc0, 0x7f}), -1);  // NaN on one side
+
+  EXPECT_FALSE(bits(DType::kBFloat16, {0xc0, 0x7f}, {0xc1, 0xff}).first) << "NaN equals NaN";
+  EXPECT_FALSE(bits(DType::kFloat8E4M3, {0x38}, {0x3a}, 2).first);
+  EXPECT_TRUE(bits(DType::kFloat8E4M3, {0x38}, {0x3a}, 1).first);
+  EXPECT_TRUE(bits(DType::kFloat8E4M3, {0x38}, {0x7f}, 1000).first) << "NaN is near nothing";
+  const TensorDifference difference = bits(DType::kFloat4E2M1, {0x00, 0x10}, {0x00, 0x30});
+  EXPECT_EQ(difference.elements, 4);
+  EXPECT_EQ(difference.differing, 1);
+  EXPECT_EQ(difference.first->column, 3);
+  EXPECT_EQ(difference.first->a, "0.5");
+  EXPECT_EQ(difference.first->b, "1.5");
 }
 
 TEST(Workload, RandomRouting) {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/scratch.h"
+#include "cli/tool.h"
 #include "format/bf16.h"
 #include "megamoe/isa.h"
 
@@ -18,40 +19,10 @@ namespace megamoe {
 namespace {
 
 using nlohmann::json;
-
-struct Outcome {
-  int code = -1;
-  std::string out, error;
-};
-
-/// Runs the tool with a command line for the shell.
-Outcome run(const std::string& arguments) {
-  test::Scratch scratch;
-  const std::string command = std::string(MEGAMOE_TOOL) + " " + arguments + " 2>" + scratch.file("stderr");
-  Outcome outcome;
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  char buffer[4096];
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) outcome.out.append(buffer, n);
-  const int state = pclose(pipe);
-  outcome.code = WIFEXITED(state) ? WEXITSTATUS(state) : -1;
-  std::stringstream text;
-  text << std::ifstream(scratch.file("stderr")).rdbuf();
-  outcome.error = text.str();
-  return outcome;
-}
-
-json run_json(const std::string& arguments, int code = 0) {
-  const Outcome outcome = run(arguments + " --json");
-  EXPECT_EQ(outcome.code, code) << outcome.out << outcome.error;
-  json value = json::parse(outcome.out, nullptr, false);
-  EXPECT_FALSE(value.is_discarded()) << outcome.out;
-  return value;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::contains;
+using test::Outcome;
+using test::run;
+using test::run_json;
 
 TEST(Tool, Info) {
   const json info = run_json("info");
@@ -82,6 +53,9 @@ TEST(Tool, WrongArguments) {
        "int4"},
       {"check --routing random", "megamoe: --routing = random: expected uniform, zipf or one"},
       {"bench --shape 8x8x4x2 --tokens 1,x", "megamoe: --tokens = 1,x: expected numbers"},
+      {"check /nowhere --shared-experts 1",
+       "megamoe: --shared-experts = 1: expected none with the weights of a"},
+      {"check --combine-quant-mode 2", "--combine-quant-mode"},
       {"run /nowhere", "megamoe: /nowhere does not exist"},
       {"vectors /nowhere", "megamoe: /nowhere is not a directory"},
   };
