@@ -11,8 +11,8 @@
 namespace megamoe {
 
 /// Levels in ascending order: a level may use every kernel of the levels below it.
-enum class Isa : int { kGeneric = 0, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
-inline constexpr int kIsaCount = 5;
+enum class Isa : int { kGeneric = 0, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
+inline constexpr int kIsaCount = 6;
 
 struct IsaInfo {
   Isa isa;

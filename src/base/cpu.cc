@@ -5,6 +5,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace megamoe::base {
@@ -20,6 +24,17 @@ uint64_t read_xcr0() {
 
 constexpr uint64_t kXcr0Ymm = 0x6;   // SSE and AVX state
 constexpr uint64_t kXcr0Zmm = 0xe6;  // and opmask, upper zmm halves, zmm16-31
+constexpr uint64_t kXcr0Tiles = 0x60000;
+
+/// Linux gives the tile state only to processes that ask for it.
+bool tile_permission() {
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 }  // namespace
 
@@ -38,8 +53,9 @@ Cpu detect_cpu() {
   if (cpu.family == 6 || cpu.family >= 15) cpu.model += ((eax >> 16) & 15) << 4;
   const auto add = [&cpu](bool present, uint32_t feature) { cpu.features |= present ? feature : 0; };
   add(ecx >> 12 & 1, kCpuFma);
+  uint64_t xcr0 = 0;
   if (ecx >> 27 & 1) {
-    const uint64_t xcr0 = read_xcr0();
+    xcr0 = read_xcr0();
     add((xcr0 & kXcr0Ymm) == kXcr0Ymm, kOsYmm);
     add((xcr0 & kXcr0Zmm) == kXcr0Zmm, kOsZmm);
   }
@@ -52,6 +68,11 @@ Cpu detect_cpu() {
   add(ebx >> 30 & 1, kCpuAvx512Bw);
   add(ebx >> 31 & 1, kCpuAvx512Vl);
   add(ecx >> 11 & 1, kCpuAvx512Vnni);
+  constexpr unsigned kAmxBits = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tile, int8
+  if ((edx & kAmxBits) == kAmxBits) {
+    add(true, kCpuAmx);
+    add((xcr0 & kXcr0Tiles) == kXcr0Tiles && tile_permission(), kOsAmx);
+  }
   if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) add(eax >> 5 & 1, kCpuAvx512Bf16);
   return cpu;
 }
@@ -61,8 +82,20 @@ Cpu detect_cpu() {
 }
 #endif
 
+namespace {
+uint32_t pretended_features = 0;
+}
+
+void pretend_cpu_features(uint32_t features) {
+  pretended_features |= features;
+}
+
 const Cpu& this_cpu() {
-  static const Cpu cpu = detect_cpu();
+  static const Cpu cpu = [] {
+    Cpu detected = detect_cpu();
+    detected.features |= pretended_features;
+    return detected;
+  }();
   return cpu;
 }
 

@@ -15,8 +15,10 @@ enum CpuFeature : uint32_t {
   kCpuAvx512Dq = 1u << 5,
   kCpuAvx512Vnni = 1u << 6,
   kCpuAvx512Bf16 = 1u << 7,
-  kOsYmm = 1u << 8,  ///< the operating system saves the upper halves of 256-bit registers
-  kOsZmm = 1u << 9,  ///< ... and the 512-bit and mask registers
+  kOsYmm = 1u << 8,    ///< the operating system saves the upper halves of 256-bit registers
+  kOsZmm = 1u << 9,    ///< ... and the 512-bit and mask registers
+  kCpuAmx = 1u << 10,  ///< tiles with int8 and bf16 products
+  kOsAmx = 1u << 11,   ///< the operating system lets this process use tiles
 };
 
 struct Cpu {
@@ -30,5 +32,8 @@ struct Cpu {
 Cpu detect_cpu();
 /// detect_cpu(), once per process.
 const Cpu& this_cpu();
+/// For tests that bring their own processor, such as one that traps tile instructions: this_cpu() has these
+/// features too. Only before the first use of this_cpu().
+void pretend_cpu_features(uint32_t features);
 
 }  // namespace megamoe::base

@@ -9,6 +9,7 @@
 #include "cli/formats_table.h"
 #include "cli/table.h"
 #include "kernel/registry.h"
+#include "kernel/self_check.h"
 #include "megamoe/version.h"
 
 namespace megamoe::cli {
@@ -48,7 +49,8 @@ int run_info(const CommonOptions& common) {
         {"kernels",
          {{"bf16", gemm(kernel::Family::kBf16)},
           {"s8", gemm(kernel::Family::kS8)},
-          {"rows", kernel::row_ops_for(*isa).name}}},
+          {"rows", kernel::row_ops_for(*isa).name},
+          {"fault", kernel::amx_fault()}}},
         {"topology",
          {{"packages", topology.packages},
           {"numa_nodes", topology.numa_nodes},
@@ -81,6 +83,7 @@ int run_info(const CommonOptions& common) {
   std::printf("\nIn use: %s (%s)\n", isa_name(*isa), reason.c_str());
   std::printf("Kernels: %s, %s; rows: %s\n", gemm(kernel::Family::kBf16), gemm(kernel::Family::kS8),
               kernel::row_ops_for(*isa).name);
+  if (!kernel::amx_fault().empty()) std::printf("Not used: %s\n", kernel::amx_fault().c_str());
   return kSuccess;
 }
 

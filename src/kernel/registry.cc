@@ -2,6 +2,7 @@
 #include "kernel/registry.h"
 
 #include "kernel/kernels.h"
+#include "kernel/self_check.h"
 
 namespace megamoe::kernel {
 namespace {
@@ -37,6 +38,7 @@ constexpr const RowOps* kRowOps[] = {
 };
 
 const Gemm& highest(std::span<const Gemm* const> gemms, Family family, Isa isa) {
+  if (isa == Isa::kAmx && !amx_fault().empty()) isa = Isa::kAvx512Bf16;
   const Gemm* best = nullptr;
   for (const Gemm* gemm : gemms) {
     if (gemm->family == family && gemm->isa <= isa && (best == nullptr || gemm->isa > best->isa)) best = gemm;

@@ -15,7 +15,8 @@ std::span<const Gemm* const> all_group_gemms();
 /// Every table of row operations, lowest level first.
 std::span<const RowOps* const> all_row_ops();
 
-/// The kernel of the highest level not above `isa`.
+/// The kernel of the highest level not above `isa`; amx kernels only where they pass their check
+/// (self_check.h).
 const Gemm& gemm_for(Family family, Isa isa);
 const Gemm& group_gemm_for(Family family, Isa isa);
 const RowOps& row_ops_for(Isa isa);

@@ -52,7 +52,7 @@ TEST(Isa, NamesRoundTripOrSayWhyNot) {
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.status().code(), Code::kInvalidArgument);
   EXPECT_EQ(unknown.status().message(),
-            "isa = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+            "isa = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16, amx");
 }
 
 TEST(Isa, VariableDecides) {
@@ -61,7 +61,7 @@ TEST(Isa, VariableDecides) {
     const Result<Isa> isa = default_isa();
     ASSERT_FALSE(isa);
     EXPECT_EQ(isa.status().message(),
-              "MEGAMOE_ISA = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+              "MEGAMOE_ISA = foo: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16, amx");
     EXPECT_EQ(default_isa_reason(), isa.status().message());
   }
   for (const IsaInfo& level : isa_levels()) {
@@ -112,6 +112,8 @@ TEST(Isa, ChoiceByModel) {
       {cpu("AuthenticAMD", 26, bf16), Isa::kAvx512Bf16},
       {cpu("AuthenticAMD", 23, haswell), Isa::kAvx2},
       {cpu("SomethingNew", 1, bf16), Isa::kAvx512Bf16},
+      {cpu("GenuineIntel", 6, bf16 | kCpuAmx), Isa::kAvx512Vnni},
+      {cpu("GenuineIntel", 6, bf16 | kCpuAmx | kOsAmx), Isa::kAmx},
   };
   for (const Case& c : cases) {
     const IsaChoice choice = choose_isa(c.cpu);

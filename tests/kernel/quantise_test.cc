@@ -311,7 +311,7 @@ TEST(Quantise, Refusals) {
   QuantArguments no_level;
   no_level.isa = static_cast<Isa>(kIsaCount);
   EXPECT_EQ(message("mx_floor_e4m3", x, codes, scales, no_level),
-            "isa = unknown: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+            "isa = unknown: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16, amx");
   QuantArguments with_offset;
   with_offset.offset = 1.0f;
   EXPECT_EQ(message("mx_floor_e4m3", x, codes, scales, with_offset),

@@ -41,11 +41,11 @@ TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
   }
 #if defined(__x86_64__)
   // Indexed by level.
-  const char* bf16[] = {"bf16_f32_4x32_generic", "bf16_f32_6x32_avx2", "bf16_f32_12x32_avx512",
-                        "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16"};
-  const char* s8[] = {"s8_s32_4x32_generic", "s8_s32_6x32_avx2", "s8_s32_12x32_avx512",
-                      "s8_s32_12x32_avx512_vnni", "s8_s32_12x32_avx512_vnni"};
-  const char* row_ops[] = {"generic", "avx2", "avx512", "avx512", "avx512"};
+  const char* bf16[] = {"bf16_f32_4x32_generic", "bf16_f32_6x32_avx2",         "bf16_f32_12x32_avx512",
+                        "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16", "bf16_f32_32x32_amx"};
+  const char* s8[] = {"s8_s32_4x32_generic",      "s8_s32_6x32_avx2",         "s8_s32_12x32_avx512",
+                      "s8_s32_12x32_avx512_vnni", "s8_s32_12x32_avx512_vnni", "s8_s32_32x32_amx"};
+  const char* row_ops[] = {"generic", "avx2", "avx512", "avx512", "avx512", "avx512"};
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
     EXPECT_STREQ(gemm_for(Family::kBf16, isa).name, bf16[i]);

@@ -61,7 +61,7 @@ TEST(Workers, MostThreads) {
 TEST(Workers, LevelsThatDoNotExist) {
   for (int level : {-1, kIsaCount}) {
     EXPECT_EQ(Workers::create({.threads = 1, .isa = static_cast<Isa>(level)}).status().message(),
-              "isa = unknown: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16");
+              "isa = unknown: expected one of generic, avx2, avx512, avx512_vnni, avx512_bf16, amx");
   }
 }
 

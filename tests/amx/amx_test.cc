@@ -1,0 +1,31 @@
+// The check that amx kernels pass before they are used.
+#include "kernel/levels.h"
+#include "kernel/self_check.h"
+
+namespace megamoe::kernel {
+namespace {
+
+TEST(Amx, IsUsedAfterItsCheck) {
+  SKIP_UNLESS_RUNNABLE(Isa::kAmx);
+  EXPECT_EQ(amx_fault(), "");
+  EXPECT_STREQ(gemm_for(Family::kBf16, Isa::kAmx).name, "bf16_f32_32x32_amx");
+  EXPECT_STREQ(gemm_for(Family::kS8, Isa::kAmx).name, "s8_s32_32x32_amx");
+}
+
+TEST(Amx, EveryKernelPassesTheCheckAndAWrongOneIsNamed) {
+  for (const Gemm* gemm : all_gemms()) {
+    if (!level_info(gemm->isa).runnable) continue;
+    EXPECT_EQ(check_gemm(*gemm), "");
+  }
+  Gemm wrong = gemm_for(Family::kS8, Isa::kGeneric);
+  static void (*const right)(const Tile&) = wrong.tile;
+  wrong.name = "wrong";
+  wrong.tile = [](const Tile& t) {
+    right(t);
+    static_cast<int32_t*>(t.c)[5] += 1;
+  };
+  EXPECT_EQ(check_gemm(wrong).find("wrong is wrong on this machine: row 0 of 1, column 5 is "), 0u);
+}
+
+}  // namespace
+}  // namespace megamoe::kernel
