@@ -86,6 +86,7 @@ class SymmBuffer:
         rank_num_per_server: int = 2,
         combine_comm_mode: int = 0,
         profile: str = "cpu",
+        ccl_buffer_size: int = 0,
         threads: int = 0,
         isa: str | None = None,
         deadline: float = 60.0,

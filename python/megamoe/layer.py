@@ -12,6 +12,7 @@ from .weights import LinearArguments
 
 __all__ = ["mega_moe"]
 
+_TOKEN_TYPES = ("bfloat16", "float16")
 _ID_TYPES = ("int32", "int64")
 _ROUTER_TYPES = ("float32", "bfloat16")
 _MASK_TYPES = ("int8", "bool")
@@ -48,6 +49,7 @@ def mega_moe(
     shared_weight2_type: Any = None,
     transpose_weight1: bool = False,
     transpose_weight2: bool = False,
+    weight1_interleave: int = 0,
     combine_comm_mode: int | None = None,
 ) -> tuple[Any, Any]:
     """The mixture-of-experts layer: dispatch, Linear1, activation, Linear2 and combine in one call.
@@ -61,7 +63,7 @@ def mega_moe(
     ml_dtypes), of any strides; nothing large is copied. No gradient flows through the call.
 
     Args:
-        x: (T, H) bfloat16, T at most num_max_tokens_per_rank; T may differ between ranks. Where the buffer
+        x: (T, H) bfloat16 or float16, T at most num_max_tokens_per_rank; T may differ between ranks. Where the buffer
             passes codes through (dispatch_quant_mode 0 with an FP8 or FP4 type): codes of that type, FP8 also
             as uint8, FP4 (T, H / 2) uint8 or `torch.float4_e2m1fn_x2`.
         topk_ids: (T, K) int32 or int64: experts in [0, E), or -1 for a slot that is not used.
@@ -97,11 +99,14 @@ def mega_moe(
         shared_weight1_type, shared_weight2_type: as `weight1_type`, for the shared experts.
         transpose_weight1, transpose_weight2: the last two dimensions of the weights (not of the scales) are
             swapped.
+        weight1_interleave: order of the outputs of Linear1, routed and shared: 0 = the I gate outputs, then
+            the I up outputs; a divisor g of I = g gate outputs and the g up outputs that belong to them, in
+            turn, scales and biases as well. Packed weights have an order of their own.
         combine_comm_mode: None, or that of the buffer.
 
     Returns:
-        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) bfloat16; expert_token_nums
-        (E_local,) int32, rows each expert of this rank received from all ranks.
+        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) of the type of `x`, bfloat16 where x
+        is codes; expert_token_nums (E_local,) int32, rows each expert of this rank received from all ranks.
 
     Raises:
         TypeError, ValueError: an argument of some rank is wrong, or more tokens came than there is room for.
@@ -113,7 +118,7 @@ def mega_moe(
     if not isinstance(sym_buffer, SymmBuffer):
         invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
 
-    swap1, swap2 = transpose_weight1, transpose_weight2
+    swap1, swap2, order = transpose_weight1, transpose_weight2, weight1_interleave
     call = CallArguments(
         x,
         topk_ids,
@@ -121,7 +126,7 @@ def mega_moe(
         x_active_mask,
         scales,
         (
-            LinearArguments("", 1, l1_weights, l1_weights_sf, l1_bias, weight1_type, swap1),
+            LinearArguments("", 1, l1_weights, l1_weights_sf, l1_bias, weight1_type, swap1, order),
             LinearArguments("", 2, l2_weights, l2_weights_sf, l2_bias, weight2_type, swap2),
             LinearArguments(
                 "shared_",
@@ -131,6 +136,7 @@ def mega_moe(
                 shared_l1_bias,
                 shared_weight1_type,
                 swap1,
+                order,
             ),
             LinearArguments(
                 "shared_",
@@ -199,7 +205,7 @@ def run_call(buffer: SymmBuffer, call: CallArguments) -> tuple[Any, Any]:
             )
         planned = _plan(buffer, call)
         codes = buffer.token_codes
-        x_types = ("bfloat16",) if codes is None else ("bfloat16", codes, "uint8")
+        x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
         inputs = (
             tensors.read("x", call.x, x_types, {"uint8": codes or ""}),
             tensors.read_optional("scales", call.scales, _SCALE_TYPES, {"uint8": "float8_e8m0"}),
@@ -223,7 +229,8 @@ def new_results(x: Any, buffer: SymmBuffer) -> tuple[Any, Any]:
     """(y, expert_token_nums) of a call with tokens `x`, without values."""
     torch = tensors.framework_of(x)
     rows = x.shape[0] if x.ndim == 2 else 0
-    shapes = (("bfloat16", (rows, buffer.hidden)), ("int32", (buffer.experts_per_rank,)))
+    dtype = tensors.dtype_of(x)
+    shapes = ((dtype if dtype in _TOKEN_TYPES else "bfloat16", (rows, buffer.hidden)), ("int32", (buffer.experts_per_rank,)))
     y, expert_token_nums = (
         tensors.new_array(torch, shape, tensors.result_type(torch, dtype)) for dtype, shape in shapes
     )

@@ -48,6 +48,7 @@ def get_symm_buffer_for_mega_moe(
     rank_num_per_server: int = 2,
     combine_comm_mode: int = 0,
     profile: str = "cpu",
+    ccl_buffer_size: int = 0,
     threads: int = 0,
     isa: str | None = None,
     deadline: float = 60.0,
@@ -81,7 +82,9 @@ def get_symm_buffer_for_mega_moe(
         rank_num_per_server: ranks per domain of topo_type 1 and 2; divides the number of ranks.
         combine_comm_mode: 0 = every expert row travels back; 1 = the rows of one rank for a token are merged
             before (topo_type 0), 2 = those of one domain (topo_type 1 or 2); both with combine_quant_mode 0.
-        profile: whose limits hold; "cpu" = only those that the arithmetic and the memory need.
+        profile: whose limits hold: "cpu" = only those that the arithmetic and the memory need; or a device's,
+            "ascend_a2_a3", "ascend_950", "mega_moe_v1".
+        ccl_buffer_size: most bytes of symmetric memory that one rank may take; 0 = as many as needed.
         threads: threads of this rank; 0 = the physical cores divided by the ranks on this host.
         isa: instruction-set level by name, see `megamoe.info()`; None = the environment variable MEGAMOE_ISA,
             else the best for this CPU.

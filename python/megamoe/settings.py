@@ -119,6 +119,7 @@ BUFFER_INTEGERS = (
     "topo_type",
     "rank_num_per_server",
     "combine_comm_mode",
+    "ccl_buffer_size",
 )
 BUFFER_TEXTS = ("comm_alg", "profile")
 

@@ -25,14 +25,14 @@ _FIELDS = _LAYER_SCHEMA.count(",") + 1
 _SCHEMA = (
     "(Tensor x, Tensor topk_ids, Tensor topk_weights, int sym_buffer, "
     + "".join(_LAYER_SCHEMA.format(*layer) + ", " for layer in _LAYERS)
-    + "bool transpose_weight1=False, bool transpose_weight2=False, Tensor? x_active_mask=None, "
+    + "bool transpose_weight1=False, bool transpose_weight2=False, int weight1_interleave=0, Tensor? x_active_mask=None, "
     "Tensor? scales=None, str? shared_expert_quant_out_dtype=None, str activation='swiglu', "
     "float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
     "int? combine_comm_mode=None) -> (Tensor, Tensor)"
 )
 _NUMBERS = [(number, _core.dtype_from_code(number) or "undefined") for number in settings.DTYPE_NUMBERS]
 # torch does not pass trailing arguments that have their default.
-_DEFAULTS = (False, False, None, None, None, "swiglu", None, None, None, None, None)
+_DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None)
 
 
 def _list(value: Any) -> list[Any]:
@@ -81,6 +81,7 @@ def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.
         *flat,
         given.layers[0].transposed,
         given.layers[1].transposed,
+        given.layers[0].interleave,
         given.x_active_mask,
         given.scales,
         _text("shared_expert_quant_out_dtype", given.shared_expert_quant_out_dtype),
@@ -89,13 +90,13 @@ def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.
     )
 
 
-def _layer(prefix: str, index: int, fields: tuple[Any, ...], transposed: bool) -> LinearArguments:
+def _layer(prefix: str, index: int, fields: tuple[Any, ...], *orders: Any) -> LinearArguments:
     weights, scales, bias, packed, stated = fields
     if packed:
         if weights:
             invalid_type(f"{prefix}l{index}_weights = list: expected none beside {prefix}l{index}_packed")
         weights = handles.find(f"{prefix}l{index}_packed", packed, PackedWeights)
-    return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, transposed)
+    return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, *orders)
 
 
 def _run(
@@ -103,11 +104,12 @@ def _run(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     buffer = handles.find("sym_buffer", sym_buffer, SymmBuffer)
     count = _FIELDS * len(_LAYERS)
-    swap1, swap2, *options = (*rest[count:], *_DEFAULTS[len(rest) - count :])
+    swap1, swap2, order, *options = (*rest[count:], *_DEFAULTS[len(rest) - count :])
     mask, scales, shared_codes, activation, clamp, alpha, beta, linear_beta, comm_mode = options
     params = {"alpha": alpha, "beta": beta, "linear_beta": linear_beta}
+    orders = {1: (swap1, order), 2: (swap2,)}
     layers = tuple(
-        _layer(prefix, index, rest[_FIELDS * i : _FIELDS * (i + 1)], swap1 if index == 1 else swap2)
+        _layer(prefix, index, rest[_FIELDS * i : _FIELDS * (i + 1)], *orders[index])
         for i, (prefix, index) in enumerate(_LAYERS)
     )
     return run_call(

@@ -136,6 +136,7 @@ class LinearArguments(NamedTuple):
     bias: Any
     type: Any
     transposed: Any
+    interleave: Any = 0  # of Linear1
 
     def name(self, of: str) -> str:
         """Name of the argument that holds the "weights", "weights_sf" or "bias"."""
@@ -151,9 +152,13 @@ class LinearArguments(NamedTuple):
     def _swapped(self) -> bool:
         return settings.flag(f"transpose_weight{self.index}", self.transposed)
 
+    def _order(self) -> int:
+        return settings.integer("weight1_interleave", self.interleave)
+
     def identity(self) -> Any:
         """A key that is equal for the same arguments."""
-        return (*map(_identity, (self.weights, self.scales, self.bias)), self._stated(), self._swapped())
+        arrays = map(_identity, (self.weights, self.scales, self.bias))
+        return (*arrays, self._stated(), self._swapped(), self._order())
 
     def native(self) -> Any:
         """The weights as the library takes them, packed or raw."""
@@ -176,7 +181,7 @@ class LinearArguments(NamedTuple):
         scale_views = _each(scales, self.scales, _read_scale)
         bias_views = _each(bias, self.bias, _read_bias)
         k_last = any(kind in _MX_TYPES for kind in types) != self._swapped()
-        return _core.RawWeights(views, scale_views, bias_views, k_last)
+        return _core.RawWeights(views, scale_views, bias_views, k_last, self._order())
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
         invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")
@@ -216,6 +221,7 @@ def pack_weights(
     weight2_type: Any = None,
     gated: bool = True,
     transposed: bool = False,
+    weight1_interleave: int = 0,
     threads: int = 0,
 ) -> PackedLayer:
     """Brings the weights of one layer into the order the kernels read; routed and shared experts alike.
@@ -234,6 +240,7 @@ def pack_weights(
         gated: False for an activation without gate (gelu): all outputs of Linear1 are passed on to Linear2.
         transposed: the last two dimensions are swapped: bfloat16 and integer weights (E, N, K), as in
             PyTorch's nn.Linear, MX weights (E, K, N).
+        weight1_interleave: order of the outputs of Linear1, see `mega_moe`.
         threads: threads to pack with; 0 = all cores.
 
     Returns:
@@ -246,7 +253,7 @@ def pack_weights(
     gated = settings.flag("gated", gated)
     transposed = settings.flag("transposed", transposed)
     count = settings.integer("threads", threads)
-    first = LinearArguments("", 1, l1, l1_sf, l1_bias, weight1_type, transposed)
+    first = LinearArguments("", 1, l1, l1_sf, l1_bias, weight1_type, transposed, weight1_interleave)
     second = LinearArguments("", 2, l2, l2_sf, l2_bias, weight2_type, transposed)
     for given in (first, second):
         if isinstance(given.weights, PackedWeights):

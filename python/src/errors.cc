@@ -47,6 +47,7 @@ constexpr struct {
     {"shared_weight_scales2", "shared_l2_weights_sf"},
     {"shared_bias1", "shared_l1_bias"},
     {"shared_bias2", "shared_l2_bias"},
+    {"shared_weight1_interleave", "weight1_interleave"},
 };
 
 /// The message with the names of the Python arguments.

@@ -269,6 +269,9 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
                                                                     const BufferConfig& config,
                                                                     const BufferOptions& options) {
   MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, group.size()));
+  if (config.intermediate_hidden == 0) {  // the check allows it, for sizes do not depend on it
+    return Status(Code::kInvalidArgument, "intermediate_hidden = 0: expected the width between the layers");
+  }
   MEGAMOE_RETURN_IF_ERROR(base::check_threads(options.threads));
   if (options.deadline.count() <= 0) {
     return Status(Code::kInvalidArgument,
@@ -409,9 +412,7 @@ Status SymmBuffer::refuse_call(const Status& why) {
   return impl_->exchange(why, 0);
 }
 
-Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& settings) {
-  BufferConfig config = settings;
-  if (config.intermediate_hidden == 0) config.intermediate_hidden = 1;  // the size does not depend on it
+Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& config) {
   MEGAMOE_RETURN_IF_ERROR(moe::check_config(config, ep_world_size));
   Result<comm::SymmLayout> layout = moe::plan_layout(config, ep_world_size);
   if (!layout) return layout.status();

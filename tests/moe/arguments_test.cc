@@ -96,6 +96,11 @@ TEST(BufferArguments, SizesThatOverflowAreRefused) {
   config = TestLayer(kShape, 1).config(8);
   EXPECT_EQ(*mega_moe_ccl_buffer_size(1, config),
             (*SymmBuffer::create(Group::self(), config))->ccl_buffer_size());
+  config.intermediate_hidden = 0;  // the size is known without it, a buffer cannot be made
+  EXPECT_TRUE(mega_moe_ccl_buffer_size(1, config));
+  const Status status = SymmBuffer::create(Group::self(), config).status();
+  EXPECT_NE(status.message().find("intermediate_hidden = 0: expected the width"), std::string::npos)
+      << status.message();
 }
 
 TEST(BufferArguments, OneWrongRankIsAnErrorOnAllRanks) {

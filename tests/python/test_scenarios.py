@@ -384,3 +384,54 @@ def test_buffer_sizes():
                 )
                 assert buffer.dispatch_quant_out_dtype == kind
                 assert buffer.token_codes == codes
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_float16_tokens(layer, framework):
+    """y has the type of x; values that both types have give the same codes."""
+    layer.x = (np.round(layer.x.astype(np.float32) * 8) / 8).astype(BF16)
+    half = layer.x.astype(np.float16)
+    with layer.buffer() as buffer:
+        plain, _ = megamoe.mega_moe(sym_buffer=buffer, **layer.call())
+        y, _ = megamoe.mega_moe(
+            sym_buffer=buffer, **layer.call(x=torch.from_numpy(half) if framework == "torch" else half)
+        )
+    assert y.dtype == (torch.float16 if framework == "torch" else np.float16)
+    y = np.asarray(y).astype(np.float32)
+    np.testing.assert_allclose(y, plain.astype(np.float32), rtol=2**-8, atol=1e-6)
+    assert not np.array_equal(y, plain.astype(np.float32))
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_interleaved_gate_and_up(layer, group):
+    expected = layer.run(**layer.weights("shared_"))
+    order = np.arange(2 * INTER).reshape(2, INTER // group, group).swapaxes(0, 1).ravel()
+    turned = dict(l1_weights=layer.l1[:, order], l1_weights_sf=layer.sf1[:, order])
+    shared = layer.weights("shared_") | {f"shared_{name}": value for name, value in turned.items()}
+    got = layer.run(**turned, **shared, weight1_interleave=group)
+    np.testing.assert_array_equal(got, expected)
+    made = megamoe.pack_weights(
+        turned["l1_weights"],
+        layer.l2,
+        l1_sf=turned["l1_weights_sf"],
+        l2_sf=layer.sf2,
+        weight1_type=layer.weight,
+        weight2_type=layer.weight,
+        weight1_interleave=group,
+    )
+    packed = dict(l1_weights=made.l1, l2_weights=made.l2, l1_weights_sf=None, l2_weights_sf=None)
+    np.testing.assert_array_equal(layer.run(**packed, **layer.weights("shared_")), expected)
+    for wrong in (3, -1):
+        with pytest.raises(ValueError, match=f"weight1_interleave = {wrong}"):
+            layer.run(**turned, weight1_interleave=wrong)
+
+
+def test_profiles():
+    with pytest.raises(ValueError, match=r"ep_world_size = 1: expected a value in \[2, 1024\]"):
+        LAYER.buffer(profile="ascend_950")
+    with LAYER.buffer() as buffer:
+        needed = buffer.ccl_buffer_size
+    with LAYER.buffer(ccl_buffer_size=needed) as buffer:
+        assert buffer.ccl_buffer_size == needed
+    with pytest.raises(ValueError, match=f"ccl_buffer_size = {needed - 1}: .*{needed}"):
+        LAYER.buffer(ccl_buffer_size=needed - 1)

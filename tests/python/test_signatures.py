@@ -27,6 +27,7 @@ ADDED = [
     ("rank_num_per_server", 2),
     ("combine_comm_mode", 0),
     ("profile", "cpu"),
+    ("ccl_buffer_size", 0),
     ("threads", 0),
     ("isa", None),
     ("deadline", 60.0),
@@ -61,6 +62,7 @@ CALL = [
     ("shared_weight2_type", None),
     ("transpose_weight1", False),
     ("transpose_weight2", False),
+    ("weight1_interleave", 0),
     ("combine_comm_mode", None),
 ]
 SIZE = [
