@@ -119,8 +119,17 @@ MEGAMOE_API Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, cons
 struct LinearWeights {
   std::vector<TensorView>
       weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
-  std::vector<TensorView>
-      scale;  ///< per output channel: uint64 holding float32 bits, or float32; empty for bf16
+  /// int8, int4: per output channel (E_local, N) or E_local x (N,), uint64 holding float32 bits or float32;
+  /// FP8 and FP4: float8_e8m0 for every 32 k, (E_local, N, ceil(K / 64), 2); empty for bf16. With scale_group
+  /// float32, float16 or bfloat16, see there.
+  std::vector<TensorView> scale;
+  /// k that share a scale; 0 = as above. 32, 64 or 128 with int4: scales (E_local, N, ceil(K / scale_group)).
+  /// 128 with float8_e4m3fn: a scale for each block of 128 columns x 128 k, (E_local, ceil(N / 128), ceil(K /
+  /// 128)); of separate gate and up tensors the blocks of each, gate first. Or one tensor per expert.
+  int64_t scale_group = 0;
+  /// int4 with scale_group: int8 zero points in [-120, 119], shaped as the scales; a weight is scale * (code
+  /// - zero). Empty = 0.
+  std::vector<TensorView> zero;
   /// float32 per output channel, added after the channel scale (E_local, N) or E_local x (N,); usually empty.
   std::vector<TensorView> bias;
   bool k_last = false;  ///< the reduction dimension is the last one

@@ -27,8 +27,9 @@ using Lines = std::vector<std::pair<std::string, std::string>>;
 struct PlaceholderLinear {
   uint64_t element = 0;
 
-  LinearWeights view(DType dtype, int64_t experts, int64_t k, int64_t n) const {
-    const pack::ScaleKind scales = pack::find_weight_type(dtype)->scales;
+  LinearWeights view(const moe::Scenario& scenario, int64_t experts, int64_t k, int64_t n) const {
+    const DType dtype = scenario.weight;
+    const pack::ScaleKind scales = scenario.weight_scales;
     LinearWeights weights;
     weights.k_last = scales == pack::ScaleKind::kMx;
     weights.weight = {repeated(dtype, weights.k_last ? std::initializer_list<int64_t>{experts, n, k}
@@ -38,6 +39,12 @@ struct PlaceholderLinear {
     if (scales == pack::ScaleKind::kChannel) weights.scale = {repeated(DType::kFloat32, {experts, n})};
     if (scales == pack::ScaleKind::kMx) {
       weights.scale = {repeated(DType::kFloat8E8M0, {experts, n, base::ceil_div(k, 64), 2})};
+    }
+    if (pack::is_grouped(scales)) {
+      constexpr int64_t kGroup = 128;
+      const int64_t rows = scales == pack::ScaleKind::kBlocks ? base::ceil_div(n, kGroup) : n;
+      weights.scale_group = kGroup;
+      weights.scale = {repeated(DType::kFloat32, {experts, rows, base::ceil_div(k, kGroup)})};
     }
     return weights;
   }
@@ -78,8 +85,8 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
     if (!buffer) return buffer.status();
     const int64_t local = (*buffer)->experts_per_rank();
     Layer layer;
-    layer.weight1 = placeholder.view(scenario.weight, local, shape.hidden, 2 * shape.intermediate);
-    layer.weight2 = placeholder.view(scenario.weight, local, shape.intermediate, shape.hidden);
+    layer.weight1 = placeholder.view(scenario, local, shape.hidden, 2 * shape.intermediate);
+    layer.weight2 = placeholder.view(scenario, local, shape.intermediate, shape.hidden);
     auto op = MegaMoe::create(*buffer, layer);
     if (!op) return op.status();
     if (group.rank() != 0) return Status::ok();

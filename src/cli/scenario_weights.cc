@@ -35,7 +35,9 @@ constexpr struct {
 Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names) {
   std::vector<const moe::Scenario*> chosen;
   if (names == "all") {
-    for (const moe::Scenario& scenario : moe::scenarios()) chosen.push_back(&scenario);
+    for (const moe::Scenario& scenario : moe::scenarios()) {
+      if (!pack::is_grouped(scenario.weight_scales)) chosen.push_back(&scenario);
+    }
     return chosen;
   }
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
@@ -54,8 +56,9 @@ Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scen
   job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
   job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
   const auto* row =
-      std::find_if(std::begin(kConversions), std::end(kConversions),
-                   [&](const auto& conversion) { return conversion.weight == scenario.weight; });
+      std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {
+        return conversion.weight == scenario.weight && !pack::is_grouped(scenario.weight_scales);
+      });
   if (row == std::end(kConversions)) {
     return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
                                           ": expected one whose weights can be made from bfloat16");

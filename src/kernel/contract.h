@@ -33,13 +33,36 @@ constexpr int64_t panel_bytes(Family family, int64_t k) {
 /// codes store for every 32 k a line of 32 scale bytes (E8M0, one per column), then the codes: [32 k][32
 /// columns] bytes, or [16 pairs of k][32 columns] bytes with the even k in the low half. kInt4: [ceil(k /
 /// 4)][32 columns] of four nibbles, the lowest k in the lowest. k past K is zero.
-enum class WeightCode : int { kStrip = 0, kE4M3, kE5M2, kE2M1, kInt4 };
-inline constexpr int kWeightCodeCount = 5;
+/// kInt4Groups and kE4M3Groups store for every group the header of GroupForm, then the codes: int4 as code +
+/// 8, [k / 8][32 columns] dwords whose byte b holds k = b in the low and k = 4 + b in the high half; E4M3
+/// [k][32 columns] bytes, an even number of k.
+enum class WeightCode : int { kStrip = 0, kE4M3, kE5M2, kE2M1, kInt4, kInt4Groups, kE4M3Groups };
+inline constexpr int kWeightCodeCount = 7;
 inline constexpr int kMxGroup = 32;
 
-constexpr int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k) {
-  const int64_t groups = (k + kMxGroup - 1) / kMxGroup;
+/// Sizes of groups of K that may have scales of their own.
+inline constexpr int64_t kGroupSizes[] = {32, 64, 128};
+constexpr int64_t groups_of(int64_t k, int64_t group) {
+  return (k + group - 1) / group;
+}
+
+/// What stands before the codes of a group: 32 scales, then 32 int8 zero points where there are any.
+struct GroupForm {
+  int64_t group = 0;                 ///< k per group, one of kGroupSizes; 0 with other codes
+  DType scales = DType::kUndefined;  ///< float32, float16 or bfloat16
+  bool zeros = false;
+
+  int64_t scale_bytes() const { return kPanelColumns * dtype_bits(scales) / 8; }
+  int64_t header_bytes() const { return scale_bytes() + (zeros ? kPanelColumns : 0); }
+};
+
+inline int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k, const GroupForm& form = {}) {
+  const int64_t groups = groups_of(k, kMxGroup);
   switch (code) {
+    case WeightCode::kInt4Groups:
+      return groups_of(k, form.group) * form.header_bytes() + (k + 7) / 8 * kPanelColumns * 4;
+    case WeightCode::kE4M3Groups:
+      return groups_of(k, form.group) * form.header_bytes() + (k + 1) / 2 * kPanelColumns * 2;
     case WeightCode::kE4M3:
     case WeightCode::kE5M2:
       return groups * (kMxGroup + 1) * kPanelColumns;
@@ -58,13 +81,11 @@ struct DecodePanel {
   const void* stored;
   int64_t k;
   void* strip;  ///< 64-byte aligned
+  // Where a group kernel multiplies: strips of codes alone, the scales beside them.
+  GroupForm form = {};
+  float* scales = nullptr;  ///< gets [groups][32]
+  int32_t* sums = nullptr;  ///< gets the column sums of each group, [groups][32]; s8 family
 };
-
-/// Sizes of groups of K that may have scales of their own.
-inline constexpr int64_t kGroupSizes[] = {32, 64, 128};
-constexpr int64_t groups_of(int64_t k, int64_t group) {
-  return (k + group - 1) / group;
-}
 
 /// A row tile of activations in the form the tile function reads.
 struct PackRows {
@@ -120,10 +141,11 @@ using quant::QuantRule;
 
 /// How a tile of accumulators becomes values: which roundings stand where (operator document, arithmetic).
 enum class EpilogueKind : int {
-  kBf16 = 0,        ///< float sums; Linear1 rounds to bf16 before and after the activation
-  kScaledInt32 = 1  ///< int32 sums x column scale x row scale in float; the activation result stays float
+  kBf16 = 0,         ///< float sums; Linear1 rounds to bf16 before and after the activation
+  kScaledInt32 = 1,  ///< int32 sums x column scale x row scale in float; the activation result stays float
+  kScaledFloat = 2   ///< float sums x row scale; the activation result stays float
 };
-inline constexpr int kEpilogueCount = 2;
+inline constexpr int kEpilogueCount = 3;
 
 /// Linear1: C tile -> activated outputs.
 struct Linear1Epilogue {
@@ -133,10 +155,10 @@ struct Linear1Epilogue {
   const float* column_scales;  ///< [32] in panel order, kScaledInt32 only
   const float* column_shift;   ///< [32], added between column and row scale, kScaledInt32 only, or null
   const float* column_bias;    ///< [32], added after all scales, or null
-  const float* row_scales;     ///< [rows], kScaledInt32 only
+  const float* row_scales;     ///< [rows], kScaledInt32 and kScaledFloat
   const float* row_weights;    ///< [rows] factors of the activated values, or null
   const ActivationParams* params;
-  void* out;  ///< bf16 (kBf16) or float (kScaledInt32); row r at out + r * out_row_bytes
+  void* out;  ///< bf16 (kBf16) or float; row r at out + r * out_row_bytes
   ptrdiff_t out_row_bytes;
 };
 
@@ -193,8 +215,9 @@ struct RowOps {
   void (*combine)(const CombineRow&);
   /// n float16 values to the nearest bf16.
   void (*half_to_bf16)(const void* half, int64_t n, uint16_t* out);
-  /// By WeightCode; null where there is nothing to decode.
-  void (*decode[kWeightCodeCount])(const DecodePanel&);
+  /// By family and WeightCode; null where there is nothing to decode. E2M1 in the s8 family is 2 x value, and
+  /// its scales come as 2^(byte - 128).
+  void (*decode[kFamilyCount][kWeightCodeCount])(const DecodePanel&);
   void (*sum_rows[kRowTypeCount])(const RowSum&);
   /// Sum of the products of two rows, in float, in an order that depends on the level.
   float (*dot[kRowTypeCount])(const void* a, const void* b, int64_t n);

@@ -23,6 +23,8 @@ V tile_values(const void* c, int row, int column, const RowScaling<V>& s) {
   V value = V::set(0.0f);
   if constexpr (kKind == EpilogueKind::kBf16) {
     value = V::load(static_cast<const float*>(c) + at);
+  } else if constexpr (kKind == EpilogueKind::kScaledFloat) {
+    value = V::load(static_cast<const float*>(c) + at) * s.row_scale;
   } else {
     value = V::load_converted(static_cast<const int32_t*>(c) + at) * V::load(s.column_scales + column);
     if (s.column_shift != nullptr) value = value + V::load(s.column_shift + column);

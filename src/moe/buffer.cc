@@ -2,6 +2,7 @@
 #include "moe/buffer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <string>
@@ -46,15 +47,36 @@ Result<comm::SymmLayout> plan_layout(const BufferConfig& config, int64_t ranks) 
 
 namespace {
 
-// Packed activations of one block, the larger of the two families' needs.
+// The kernels of a level.
+std::array<const kernel::Gemm*, 2 * kernel::kFamilyCount> gemms_of(Isa isa) {
+  using kernel::Family;
+  return {&kernel::gemm_for(Family::kBf16, isa), &kernel::gemm_for(Family::kS8, isa),
+          &kernel::group_gemm_for(Family::kBf16, isa), &kernel::group_gemm_for(Family::kS8, isa)};
+}
+
+// Packed activations of one block, the largest of all kernels' needs.
 size_t packed_block_bytes(int64_t k, Isa isa) {
   size_t most = 0;
-  for (const kernel::Family family : {kernel::Family::kBf16, kernel::Family::kS8}) {
-    const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
-    const size_t tiles = static_cast<size_t>(base::ceil_div(kBlockRows, gemm.max_rows));
-    most = std::max(most, tiles * base::round_up(gemm.packed_bytes(gemm.max_rows, k), base::kCacheLine));
+  for (const kernel::Gemm* gemm : gemms_of(isa)) {
+    const size_t tiles = static_cast<size_t>(base::ceil_div(kBlockRows, gemm->max_rows));
+    most = std::max(most, tiles * base::round_up(gemm->packed_bytes(gemm->max_rows, k), base::kCacheLine));
   }
   return most;
+}
+
+// The longest strip made from a panel, with what raw weights need behind it: rows of column data and the
+// stored form.
+size_t strip_bytes(int64_t k) {
+  using kernel::Family;
+  using kernel::WeightCode;
+  const kernel::GroupForm widest{kernel::kGroupSizes[0], DType::kFloat32, true};
+  int64_t stored = kernel::stored_panel_bytes(WeightCode::kE4M3, Family::kBf16, k);
+  for (const WeightCode code : {WeightCode::kInt4Groups, WeightCode::kE4M3Groups}) {
+    stored = std::max(stored, kernel::stored_panel_bytes(code, Family::kBf16, k, widest));
+  }
+  const int64_t groups = kernel::groups_of(k, kernel::kGroupSizes[0]);
+  const int64_t rows = (2 * groups + 3) * kernel::kPanelColumns * static_cast<int64_t>(sizeof(float));
+  return static_cast<size_t>(kernel::panel_bytes(Family::kBf16, k) + rows + stored);
 }
 
 constexpr const char* kValidArguments = "valid";
@@ -135,8 +157,11 @@ Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, const BufferConf
   workspace.packed_block2 = packed_block_bytes(inner, isa);
   workspace.activated_row = row_of(inner, sizeof(float));
   workspace.codes_row = row_of(inner, sizeof(uint16_t));
-  workspace.scales_row = row_of(base::ceil_div(inner, kernel::kMxGroup) + 1, sizeof(uint8_t));
-  workspace.operand_row = row_of(std::max(hidden, inner), sizeof(uint16_t));
+  workspace.scales_row = row_of(base::ceil_div(inner, kernel::kMxGroup) + 8, sizeof(uint8_t));
+  workspace.factors = row_of(std::max(hidden, inner), sizeof(uint16_t));
+  workspace.operand_row =
+      workspace.factors +
+      row_of(kernel::groups_of(std::max(hidden, inner), kernel::kMxGroup) + 1, sizeof(float));
   workspace.linear1_row = keep_stages ? static_cast<size_t>(inner) : 0;
   workspace.linear2_row = keep_stages ? static_cast<size_t>(hidden) : 0;
   const auto n = static_cast<size_t>(rows);
@@ -191,17 +216,13 @@ Status SymmBuffer::Impl::allocate() {
   MEGAMOE_RETURN_IF_ERROR(reserve_shared(0));
 
   const int64_t widest = std::max(config.hidden, 2 * config.intermediate_hidden);
-  const int max_rows = std::max(kernel::gemm_for(kernel::Family::kBf16, isa).max_rows,
-                                kernel::gemm_for(kernel::Family::kS8, isa).max_rows);
+  int max_rows = 0;
+  for (const kernel::Gemm* gemm : moe::gemms_of(isa)) max_rows = std::max(max_rows, gemm->max_rows);
   const auto topk = static_cast<size_t>(config.num_topk);
   const auto wide = [&](size_t element) { return static_cast<size_t>(widest) * element; };
-  const auto panel = static_cast<size_t>(kernel::panel_bytes(kernel::Family::kBf16, widest));
-  // A strip made from raw weights needs the stored form of the panel and three rows of column data behind it.
-  const auto stored = static_cast<size_t>(
-      kernel::stored_panel_bytes(kernel::WeightCode::kE4M3, kernel::Family::kBf16, widest));
   const size_t sizes[] = {
       static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float),
-      panel + stored + 3 * kernel::kPanelColumns * sizeof(float),
+      moe::strip_bytes(widest),
       std::max(wide(sizeof(float)), static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(uint16_t)),
       wide(sizeof(uint16_t)),
       wide(sizeof(uint8_t)),

@@ -38,6 +38,7 @@ struct Workspace {
   size_t codes_row = 0;      ///< bytes of one requantised row
   size_t scales_row = 0;     ///< bytes of its scales
   size_t operand_row = 0;    ///< bytes of one row decoded for a matrix product
+  size_t factors = 0;        ///< where in it the factors of its groups begin
   size_t linear1_row = 0;    ///< floats of one row kept of Linear1; 0 where stages are not kept
   size_t linear2_row = 0;    ///< elements of one row kept of Linear2; 0 likewise
   base::Pages packed1, packed2, activated, codes, scales, operands, linear1, linear2;

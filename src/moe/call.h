@@ -54,6 +54,10 @@ class Call {
     std::byte* mid_scales(int64_t row) const {
       return workspace->scales.data() + static_cast<size_t>(row) * workspace->scales_row;
     }
+    /// Factors of a row's groups, beside its operand.
+    float* factors(int64_t row) const {
+      return reinterpret_cast<float*>(reinterpret_cast<std::byte*>(operand(row)) + workspace->factors);
+    }
     uint16_t* operand(int64_t row) const {
       return reinterpret_cast<uint16_t*>(workspace->operands.data() +
                                          static_cast<size_t>(row) * workspace->operand_row);
@@ -79,6 +83,8 @@ class Call {
   void share_codes(int64_t token, const comm::TokenRow& row);
   static const float* gather_scales(const std::byte* scales, size_t stride, int count,
                                     const Scratch& scratch);
+  static void add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
+                         kernel::PackRows& pack);
   void prepare(const Block& block, int64_t tile, const Scratch& scratch);
   void linear1(const Block& block, int64_t piece, const Scratch& scratch);
   void keep_linear1(const Block& block, int64_t panel, int64_t first_row, kernel::Linear1Epilogue tile) const;
@@ -90,8 +96,8 @@ class Call {
   void add_group(int64_t token, int64_t first, Terms& terms, const Scratch& scratch);
   const uint16_t* returned_row(int64_t token, int64_t slot, std::byte* decoded, const Scratch& scratch) const;
   template <class Packed, class Consume>
-  void multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
-                Packed&& packed, Consume&& consume);
+  void multiply(const LinearPlan& linear, const Codec& codec, const Block& block, int64_t piece,
+                const Scratch& scratch, Packed&& packed, Consume&& consume);
 
   const Rows& rows_of(const Block& block) const { return rows_[block.set]; }
   std::byte* place(const Block& block, const comm::RowHome& home) const;

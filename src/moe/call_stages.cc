@@ -85,6 +85,15 @@ void Call::share_codes(int64_t token, const comm::TokenRow& row) {
   }
 }
 
+// What a group kernel packs beside the codes of the rows from `row` on.
+void Call::add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
+                      kernel::PackRows& pack) {
+  pack.group = linear.geometry().group();
+  if (pack.group == 0 || !codec.has_factors(linear.geometry().family)) return;
+  pack.scales = rows.factors(row);
+  pack.scale_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
+}
+
 void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   const Rows& rows = rows_of(block);
   const LinearPlan& linear = rows.plan->linear1;
@@ -98,8 +107,8 @@ void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   pack.row_bytes = static_cast<ptrdiff_t>(rows.code_stride);
   if (codec.decodes()) {
     for (int64_t row = begin; row < end; ++row) {
-      codec.decode(*plan_.ops, rows.code_row(row), rows.scale_row(row), k,
-                   reinterpret_cast<float*>(scratch.row), rows.operand(row));
+      codec.decode(*plan_.ops, linear.geometry().family, rows.code_row(row), rows.scale_row(row), k,
+                   reinterpret_cast<float*>(scratch.row), rows.operand(row), rows.factors(row));
     }
     pack.codes = rows.operand(begin);
     pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
@@ -107,14 +116,15 @@ void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   pack.rows = static_cast<int>(end - begin);
   pack.k = k;
   pack.out = rows.packed1(block.index, tile);
+  add_groups(rows, linear, codec, begin, pack);
   linear.gemm->pack_rows(pack);
 }
 
 // Runs all row tiles of a block over the panels of one piece; `consume(panel index, panel, first row, rows)`
 // takes each finished tile.
 template <class Packed, class Consume>
-void Call::multiply(const LinearPlan& linear, const Block& block, int64_t piece, const Scratch& scratch,
-                    Packed&& packed, Consume&& consume) {
+void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& block, int64_t piece,
+                    const Scratch& scratch, Packed&& packed, Consume&& consume) {
   const pack::Geometry& g = linear.geometry();
   const int64_t per_piece = panels_per_piece(linear, block.rows, owner_.threads);
   const int64_t end = std::min(g.panels(), (piece + 1) * per_piece);
@@ -131,6 +141,9 @@ void Call::multiply(const LinearPlan& linear, const Block& block, int64_t piece,
       tile.k = g.k;
       tile.panel = panel.codes;
       tile.column_sums = panel.column_sums;
+      tile.group = g.group();
+      tile.row_scaled = tile.group != 0 && codec.has_factors(g.family);
+      tile.group_scales = panel.group_scales;
       tile.c = scratch.tile;
       if (next != nullptr) {
         // Every tile brings in its share of the next panel, so that no tile waits for all of it.
@@ -151,9 +164,10 @@ void Call::linear1(const Block& block, int64_t piece, const Scratch& scratch) {
   const int element = dtype_bits(scenario.activated()) / 8;
   const auto epilogue =
       plan_.ops->linear1[static_cast<int>(scenario.epilogue1)][static_cast<int>(plan_.activation.kind)];
-  const bool scaled = scenario.epilogue1 == kernel::EpilogueKind::kScaledInt32;
+  const bool scaled = scenario.epilogue1 != kernel::EpilogueKind::kBf16;
   multiply(
-      rows.plan->linear1, block, piece, scratch, [&](int64_t t) { return rows.packed1(block.index, t); },
+      rows.plan->linear1, *scenario.token_codec, block, piece, scratch,
+      [&](int64_t t) { return rows.packed1(block.index, t); },
       [&](int64_t p, const pack::Panel& panel, int64_t first_row, int count) {
         const int64_t first = p * g.outputs_per_panel();
         kernel::Linear1Epilogue out{};
@@ -217,8 +231,8 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
       codec.encode(*plan_.ops, rows.activated(row), scenario.activated(), k, rows.mid_codes(row),
                    rows.mid_scales(row));
       if (!codec.decodes()) continue;
-      codec.decode(*plan_.ops, rows.mid_codes(row), rows.mid_scales(row), k,
-                   reinterpret_cast<float*>(scratch.row), rows.operand(row));
+      codec.decode(*plan_.ops, linear.geometry().family, rows.mid_codes(row), rows.mid_scales(row), k,
+                   reinterpret_cast<float*>(scratch.row), rows.operand(row), rows.factors(row));
     }
     pack.codes = codec.decodes() ? static_cast<const void*>(rows.operand(begin)) : rows.mid_codes(begin);
     pack.row_bytes =
@@ -227,6 +241,7 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
   pack.rows = static_cast<int>(end - begin);
   pack.k = k;
   pack.out = rows.packed2(block.index, tile);
+  add_groups(rows, linear, codec, begin, pack);
   linear.gemm->pack_rows(pack);
 }
 
@@ -239,11 +254,12 @@ void Call::linear2(const Block& block, int64_t piece, const Scratch& scratch) {
   const pack::Geometry& g = rows.plan->linear2.geometry();
   const Scenario& scenario = *rows.plan->scenario;
   const auto epilogue = plan_.ops->linear2[static_cast<int>(scenario.epilogue2)];
-  const bool scaled = scenario.epilogue2 == kernel::EpilogueKind::kScaledInt32;
+  const bool scaled = scenario.epilogue2 != kernel::EpilogueKind::kBf16;
   // Shared rows stay on this rank and are never quantised.
   const Codec* codec = block.set == kRouted ? owner_.combine_codec : nullptr;
   multiply(
-      rows.plan->linear2, block, piece, scratch, [&](int64_t t) { return rows.packed2(block.index, t); },
+      rows.plan->linear2, *scenario.requantise_codec, block, piece, scratch,
+      [&](int64_t t) { return rows.packed2(block.index, t); },
       [&](int64_t p, const pack::Panel& panel, int64_t first_row, int count) {
         const int64_t first = p * kernel::kPanelColumns;
         const comm::RowHome* home = rows.homes + first_row;
@@ -292,8 +308,8 @@ const uint16_t* Call::returned_row(int64_t token, int64_t slot, std::byte* decod
   const std::byte* row = owner_.slot_row({owner_.group.rank(), static_cast<int16_t>(slot), 0, token});
   if (owner_.combine_codec == nullptr) return reinterpret_cast<const uint16_t*>(row);
   auto* const values = reinterpret_cast<uint16_t*>(decoded);
-  owner_.combine_codec->decode(*plan_.ops, row, row + owner_.slot_scales(), owner_.config.hidden,
-                               reinterpret_cast<float*>(scratch.row), values);
+  owner_.combine_codec->decode(*plan_.ops, kernel::Family::kBf16, row, row + owner_.slot_scales(),
+                               owner_.config.hidden, reinterpret_cast<float*>(scratch.row), values);
   return values;
 }
 

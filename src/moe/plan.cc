@@ -79,14 +79,25 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
     return Status(Code::kInvalidType, second.name + " has type " + dtype_name(g2.dtype) + ": expected " +
                                           dtype_name(g1.dtype) + " as " + first.name);
   }
+  if (g2.scales != g1.scales) {
+    return Status(Code::kInvalidArgument,
+                  second.name + " has type " + pack::weight_form_name(g2.dtype, g2.scales) + ": expected " +
+                      pack::weight_form_name(g1.dtype, g1.scales) + " as " + first.name);
+  }
   plan.experts = g1.experts;
   return Status::ok();
 }
 
+void bind_kernel(kernel::Family family, Isa isa, LinearPlan& linear) {
+  linear.source->decode_to(family);
+  linear.gemm =
+      linear.geometry().group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);
+}
+
 void bind_kernels(const Scenario& scenario, Isa isa, ExpertPlan& plan) {
   plan.scenario = &scenario;
-  plan.linear1.gemm = &kernel::gemm_for(scenario.family1, isa);
-  plan.linear2.gemm = &kernel::gemm_for(scenario.family2, isa);
+  bind_kernel(scenario.family1, isa, plan.linear1);
+  bind_kernel(scenario.family2, isa, plan.linear2);
 }
 
 }  // namespace
@@ -119,8 +130,9 @@ Status MegaMoe::Impl::plan_routed(const SymmBuffer::Impl& owner) {
   MEGAMOE_RETURN_IF_ERROR(
       moe::make_sources(owner.local_experts, {layer.weight1, layer.packed1, activation.gated, "weight1"},
                         {layer.weight2, layer.packed2, false, "weight2"}, config, *ops, plan));
-  Result<const moe::Scenario*> scenario = moe::find_scenario(
-      config.dispatch_quant_mode, config.dispatch_quant_out_dtype, plan.linear1.geometry().dtype);
+  Result<const moe::Scenario*> scenario =
+      moe::find_scenario(config.dispatch_quant_mode, config.dispatch_quant_out_dtype,
+                         plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
   if (!scenario) return scenario.status();
   moe::bind_kernels(**scenario, owner.isa, plan);
   return Status::ok();
@@ -152,8 +164,9 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
                       dtype_name(layer.shared_expert_quant_out_dtype) + ": expected undefined or " +
                       dtype_name(config.dispatch_quant_out_dtype) + " where x comes as codes");
   }
-  Result<const moe::Scenario*> scenario = moe::find_shared_scenario(
-      typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(), plan.linear1.geometry().dtype);
+  Result<const moe::Scenario*> scenario =
+      moe::find_shared_scenario(typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(),
+                                plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
   if (!scenario) return scenario.status();
   moe::bind_kernels(**scenario, owner.isa, plan);
   const moe::CallGuard guard(owner.busy);

@@ -1,8 +1,12 @@
 // Rows of the scenario table and the look-up by settings.
 #include "moe/scenarios.h"
 
+#include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
+
+#include "format/float8_e8m0.h"
 
 namespace megamoe::moe {
 namespace {
@@ -12,20 +16,22 @@ constexpr Codec kInt8PerToken{"int8_per_token", quant::QuantRule::kInt8PerToken}
 constexpr Codec kMxE5M2{"mx_floor_e5m2", quant::QuantRule::kMxFloorE5M2};
 constexpr Codec kMxE4M3{"mx_floor_e4m3", quant::QuantRule::kMxFloorE4M3};
 constexpr Codec kMxE2M1{"mx_floor_e2m1", quant::QuantRule::kMxFloorE2M1};
+constexpr Codec kFp8Block128E4M3{"fp8_block128_e4m3", quant::QuantRule::kFp8Block128E4M3};
 
 constexpr Scenario kScenarios[] = {
-#define MEGAMOE_SCENARIO(name, mode, out, default_out, weight, token, family1, epilogue1, requantise, \
-                         family2, epilogue2)                                                          \
-  {name,                                                                                              \
-   mode,                                                                                              \
-   DType::out,                                                                                        \
-   default_out,                                                                                       \
-   DType::weight,                                                                                     \
-   &token,                                                                                            \
-   kernel::Family::family1,                                                                           \
-   kernel::EpilogueKind::epilogue1,                                                                   \
-   &requantise,                                                                                       \
-   kernel::Family::family2,                                                                           \
+#define MEGAMOE_SCENARIO(name, mode, out, default_out, weight, scales, token, family1, epilogue1, \
+                         requantise, family2, epilogue2)                                          \
+  {name,                                                                                          \
+   mode,                                                                                          \
+   DType::out,                                                                                    \
+   default_out,                                                                                   \
+   DType::weight,                                                                                 \
+   pack::ScaleKind::scales,                                                                       \
+   &token,                                                                                        \
+   kernel::Family::family1,                                                                       \
+   kernel::EpilogueKind::epilogue1,                                                               \
+   &requantise,                                                                                   \
+   kernel::Family::family2,                                                                       \
    kernel::EpilogueKind::epilogue2},
 #include "moe/scenarios.inc"
 #undef MEGAMOE_SCENARIO
@@ -39,7 +45,7 @@ constexpr struct {
 // Mode 0 is also the pass-through of codes that another mode makes.
 constexpr int kPassThrough = 0;
 bool passes_through(const Scenario& scenario, int mode) {
-  return mode == kPassThrough && scenario.token_codec->decodes();
+  return mode == kPassThrough && scenario.token_codec->is_mx();
 }
 
 bool accepts(const Scenario& scenario, int mode, DType out) {
@@ -79,20 +85,20 @@ Result<const Codec*> find_token_codec(int mode, DType out) {
                                             std::to_string(mode));
 }
 
-Result<const Scenario*> find_shared_scenario(DType codes, DType weight) {
+Result<const Scenario*> find_shared_scenario(DType codes, DType weight, pack::ScaleKind scales) {
   std::string types;
   std::string weights;
   for (const Scenario& scenario : kScenarios) {
     append_name(types, dtype_name(scenario.token_codec->codes()));
     if (scenario.token_codec->codes() != codes) continue;
-    if (scenario.weight == weight) return &scenario;
-    append_name(weights, dtype_name(scenario.weight));
+    if (scenario.weight == weight && scenario.weight_scales == scales) return &scenario;
+    append_name(weights, pack::weight_form_name(scenario.weight, scenario.weight_scales));
   }
   if (weights.empty()) {
     return Status(Code::kInvalidArgument, std::string("shared_expert_quant_out_dtype = ") +
                                               dtype_name(codes) + ": expected one of " + types);
   }
-  return Status(Code::kInvalidType, std::string("shared_weight1 has type ") + dtype_name(weight) +
+  return Status(Code::kInvalidType, "shared_weight1 has type " + pack::weight_form_name(weight, scales) +
                                         ": expected one of " + weights + " with token codes of type " +
                                         dtype_name(codes));
 }
@@ -114,23 +120,48 @@ Result<const Codec*> find_combine_codec(int mode) {
                 "combine_quant_mode = " + std::to_string(mode) + ": expected one of " + modes);
 }
 
-void Codec::decode(const kernel::RowOps& ops, const void* codes, const void* scales, int64_t n, float* values,
-                   uint16_t* out) const {
-  ops.dequantise[static_cast<int>(*rule)]({codes, scales, n, 0, 0, values});
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+void Codec::decode(const kernel::RowOps& ops, kernel::Family family, const void* codes, const void* scales,
+                   int64_t n, float* values, void* out, float* factors) const {
+  const quant::RuleInfo& info = quant::rule_info(*rule);
+  const auto dequantise = [&](const void* with) {
+    ops.dequantise[static_cast<int>(*rule)]({codes, with, n, 0, 0, values});
+  };
+  const int64_t groups = info.groups(n);
+  if (family == kernel::Family::kS8) {
+    // Codes alone come out under scales that are all 2.
+    constexpr int kTwo = 128;
+    std::memset(factors, kTwo, static_cast<size_t>(info.scale_bytes(n)));
+    dequantise(factors);
+    auto* const bytes = static_cast<int8_t*>(out);
+    for (int64_t i = 0; i < n; ++i) bytes[i] = static_cast<int8_t>(values[i]);
+    const auto* const exponents = static_cast<const uint8_t*>(scales);
+    for (int64_t g = 0; g < groups; ++g) factors[g] = 0.5f * format::e8m0_to_float(exponents[g]);
+    return;
+  }
+  if (is_mx()) {
+    dequantise(scales);
+  } else {
+    std::fill_n(factors, info.scale_columns(n), 1.0f);
+    dequantise(factors);
+    std::memcpy(factors, scales, static_cast<size_t>(groups) * sizeof(float));
+  }
+  auto* const halves = static_cast<uint16_t*>(out);
+  for (int64_t i = 0; i < n; ++i) halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
 }
 
-Result<const Scenario*> find_scenario(int mode, DType out, DType weight) {
+Result<const Scenario*> find_scenario(int mode, DType out, DType weight, pack::ScaleKind scales) {
   Result<const Codec*> codec = find_token_codec(mode, out);
   if (!codec) return codec.status();
   std::string expected;
   for (const Scenario& scenario : kScenarios) {
     if (!accepts(scenario, mode, out)) continue;
-    if (scenario.weight == weight) return &scenario;
-    expected += (expected.empty() ? "" : " or ") + std::string(dtype_name(scenario.weight));
+    if (scenario.weight == weight && scenario.weight_scales == scales) return &scenario;
+    expected +=
+        (expected.empty() ? "" : " or ") + pack::weight_form_name(scenario.weight, scenario.weight_scales);
   }
-  return Status(Code::kInvalidType, std::string("weight1 has type ") + dtype_name(weight) + ": expected " +
-                                        expected + " with dispatch_quant_mode " + std::to_string(mode));
+  return Status(Code::kInvalidType, "weight1 has type " + pack::weight_form_name(weight, scales) +
+                                        ": expected " + expected + " with dispatch_quant_mode " +
+                                        std::to_string(mode));
 }
 
 Result<const Scenario*> scenario_from_name(std::string_view name) {

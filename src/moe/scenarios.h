@@ -8,6 +8,7 @@
 #include "kernel/contract.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
+#include "pack/weight_types.h"
 #include "quant/rules.h"
 
 namespace megamoe::moe {
@@ -32,12 +33,19 @@ struct Codec {
     ops.quantise[static_cast<int>(*rule)]({row, input, n, nullptr, 0, 0, codes, scales});
   }
 
-  /// True where the matrix product takes the values of the codes as bfloat16, not the codes themselves.
-  bool decodes() const { return encodes() && quant::rule_info(*rule).scales == DType::kFloat8E8M0; }
-  /// Codes and scales to n bfloat16 values, exact but for subnormals, which lose bits; `values` is scratch of
-  /// n.
-  void decode(const kernel::RowOps& ops, const void* codes, const void* scales, int64_t n, float* values,
-              uint16_t* out) const;
+  /// True where the matrix product takes something else than the codes themselves.
+  bool decodes() const { return encodes() && quant::rule_info(*rule).group != 0; }
+  /// True where scales are powers of two for groups of 32.
+  bool is_mx() const { return encodes() && quant::rule_info(*rule).scales == DType::kFloat8E8M0; }
+  /// True where a product of `family` takes a factor for each group beside what decode() gives.
+  bool has_factors(kernel::Family family) const {
+    return decodes() && (!is_mx() || family == kernel::Family::kS8);
+  }
+  /// What a product of `family` takes for a row of n codes; `values` is scratch of n. MX as bfloat16: the
+  /// values, exact but for subnormals, which lose bits. Other groups as bfloat16: the codes, and their scales
+  /// as factors. MX E2M1 as s8: 2 x code, and factors of 2^(byte - 128).
+  void decode(const kernel::RowOps& ops, kernel::Family family, const void* codes, const void* scales,
+              int64_t n, float* values, void* out, float* factors = nullptr) const;
 };
 
 struct Scenario {
@@ -46,6 +54,7 @@ struct Scenario {
   DType dispatch_quant_out_dtype;
   bool default_out;  ///< dispatch_quant_out_dtype may be left undefined
   DType weight;
+  pack::ScaleKind weight_scales;
   const Codec* token_codec;
   kernel::Family family1;
   kernel::EpilogueKind epilogue1;
@@ -63,14 +72,15 @@ std::span<const Scenario> scenarios();
 
 /// The scenario of a buffer's quantisation settings and the weights' type. Errors name dispatch_quant_mode,
 /// dispatch_quant_out_dtype or weight1.
-Result<const Scenario*> find_scenario(int dispatch_quant_mode, DType dispatch_quant_out_dtype, DType weight);
+Result<const Scenario*> find_scenario(int dispatch_quant_mode, DType dispatch_quant_out_dtype, DType weight,
+                                      pack::ScaleKind scales);
 
 /// The token codec of a buffer's quantisation settings.
 Result<const Codec*> find_token_codec(int dispatch_quant_mode, DType dispatch_quant_out_dtype);
 
 /// The scenario of shared experts: by the type of their token codes and their weights. Errors name
 /// shared_expert_quant_out_dtype or shared_weight1.
-Result<const Scenario*> find_shared_scenario(DType codes, DType weight);
+Result<const Scenario*> find_shared_scenario(DType codes, DType weight, pack::ScaleKind scales);
 
 /// Tokens come as codes with scales: dispatch_quant_mode 0 with the code type of a quantising mode.
 bool passes_codes_through(int dispatch_quant_mode, DType dispatch_quant_out_dtype);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "format/bf16.h"
+#include "format/float8_e8m0.h"
 #include "moe/plan.h"
 
 namespace megamoe {
@@ -23,13 +24,15 @@ class RowReader {
     } else if (codec.decodes()) {
       // Under a scale of one the values are the codes.
       constexpr std::byte kOne{127};
+      const quant::RuleInfo& rule = quant::rule_info(*codec.rule);
       const std::vector<std::byte> ones(static_cast<size_t>(codec.scale_bytes(n)), kOne);
-      ops_.dequantise[static_cast<int>(*codec.rule)]({row, ones.data(), n, 0, 0, values_.data()});
+      const std::vector<float> one(static_cast<size_t>(rule.scale_columns(n)), 1.0f);
+      const void* units = codec.is_mx() ? static_cast<const void*>(ones.data()) : one.data();
+      ops_.dequantise[static_cast<int>(*codec.rule)]({row, units, n, 0, 0, values_.data()});
       codes.insert(codes.end(), values_.begin(), values_.end());
-      const int64_t groups = quant::rule_info(*codec.rule).groups(n);
-      for (int64_t g = 0; g < groups; ++g) {
-        const int byte = static_cast<int>(row_scales[g]);
-        scales.push_back(byte == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.f, byte - 127));
+      for (int64_t g = 0; g < rule.groups(n); ++g) {
+        scales.push_back(codec.is_mx() ? format::e8m0_to_float(static_cast<uint8_t>(row_scales[g]))
+                                       : reinterpret_cast<const float*>(row_scales)[g]);
       }
     } else {
       append_values(row, DType::kInt8, codes);

@@ -4,6 +4,7 @@
 
 #include "base/memory.h"
 #include "pack/panel_source.h"
+#include "pack/weight_matrix.h"
 #include "pack/weight_types.h"
 
 namespace megamoe::pack {
@@ -140,13 +141,31 @@ Status check_rows(const std::vector<TensorView>& rows, const Geometry& g, const 
   return Status::ok();
 }
 
-Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, ScaleKind kind,
+Status check_group_scales(const std::vector<TensorView>& scales, const Geometry& g, int64_t rows,
+                          const std::string& name) {
+  MEGAMOE_RETURN_IF_ERROR(check_rows(scales, g, {rows, kernel::groups_of(g.k, g.form.group)},
+                                     {DType::kFloat32, DType::kFloat16, DType::kBFloat16}, name));
+  for (size_t i = 1; i < scales.size(); ++i) {
+    if (scales[i].dtype == scales[0].dtype) continue;
+    return Status(Code::kInvalidType, indexed(name, i, scales.size()) + " has type " +
+                                          dtype_name(scales[i].dtype) + ": expected " +
+                                          dtype_name(scales[0].dtype) + " like " + name + "[0]");
+  }
+  return Status::ok();
+}
+
+/// `block_rows`: rows of scales of blocks.
+Status check_scales(const std::vector<TensorView>& scales, const Geometry& g, int64_t block_rows,
                     const std::string& name) {
-  switch (kind) {
+  switch (g.scales) {
     case ScaleKind::kChannel:
       return check_rows(scales, g, {g.n}, {DType::kUInt64, DType::kFloat32}, name);
     case ScaleKind::kMx:
       return check_rows(scales, g, {g.n, base::ceil_div(g.k, 64), 2}, {DType::kFloat8E8M0}, name);
+    case ScaleKind::kGroups:
+      return check_group_scales(scales, g, g.n, name);
+    case ScaleKind::kBlocks:
+      return check_group_scales(scales, g, block_rows, name);
     case ScaleKind::kNone:
       break;
   }
@@ -163,6 +182,49 @@ Status check_interleave(const LinearWeights& weights, const Geometry& g, const s
   if (!weights.up.empty()) return invalid(who + ": expected 0 with separate up tensors");
   if (weights.interleave > 0 && g.outputs() % weights.interleave == 0) return Status::ok();
   return invalid(who + ": expected 0 or a divisor of " + text(g.outputs()) + ", the gate columns");
+}
+
+Status check_group(const LinearWeights& weights, DType dtype, const std::string& name) {
+  const int64_t group = weights.scale_group;
+  const WeightType* type = find_weight_type(dtype, /*grouped=*/true);
+  std::string expected = "0";
+  if (type != nullptr && type->scales == ScaleKind::kBlocks) {
+    if (group == 0 || group == kScaleBlock) return Status::ok();
+    expected += " or " + text(kScaleBlock);
+  } else if (type != nullptr) {
+    expected += " or one of";
+    for (const int64_t size : kernel::kGroupSizes) {
+      if (group == 0 || group == size) return Status::ok();
+      expected += (size == kernel::kGroupSizes[0] ? " " : ", ") + text(size);
+    }
+  } else if (group == 0) {
+    return Status::ok();
+  }
+  return invalid(name + ".scale_group = " + text(group) + ": expected " + expected + " with " +
+                 dtype_name(dtype) + " weights");
+}
+
+/// Zero points: shapes as the scales, and codes less a zero point fit into a byte with their negative.
+Status check_zeros(const std::vector<TensorView>& zeros, const Geometry& g, const std::string& name) {
+  constexpr int8_t kLeast = -120, kMost = 119;
+  if (zeros.empty()) return Status::ok();
+  if (g.scales != ScaleKind::kGroups) {
+    return invalid(name + " has " + text(static_cast<int64_t>(zeros.size())) +
+                   " tensors: expected none without int4 weights with scale_group");
+  }
+  const int64_t groups = kernel::groups_of(g.k, g.form.group);
+  MEGAMOE_RETURN_IF_ERROR(check_rows(zeros, g, {g.n, groups}, {DType::kInt8}, name));
+  for (int64_t expert = 0; expert < g.experts; ++expert) {
+    for (int64_t n = 0; n < g.n; ++n) {
+      for (int64_t group = 0; group < groups; ++group) {
+        const auto zero = static_cast<int8_t>(*group_element(zeros, expert, n, group));
+        if (zero >= kLeast && zero <= kMost) continue;
+        return invalid(name + " of expert " + text(expert) + " at (" + text(n) + ", " + text(group) +
+                       ") is " + text(zero) + ": expected " + text(kLeast) + " to " + text(kMost));
+      }
+    }
+  }
+  return Status::ok();
 }
 
 /// Every later size in bytes is below experts * panels * (panel bytes + 256), so checking that one is enough.
@@ -184,9 +246,11 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
 
   Geometry g;
   g.dtype = weights.weight[0].dtype;
-  const WeightType& type = *find_weight_type(g.dtype);
+  MEGAMOE_RETURN_IF_ERROR(check_group(weights, g.dtype, who));
+  const WeightType& type = *find_weight_type(g.dtype, weights.scale_group != 0);
   g.family = type.family;
   g.code = type.code;
+  g.scales = type.scales;
   g.experts = sizes->experts;
   g.k = sizes->k;
   g.n = sizes->n;
@@ -212,7 +276,7 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   }
   if (Status status = check_interleave(weights, g, who); !status) return status;
   g.interleave = weights.interleave;
-  if (g.family == kernel::Family::kS8 && g.k > kMaxInt8Reduction) {
+  if (g.has_sums() && g.k > kMaxInt8Reduction) {
     return invalid(who + " has shape " + shape + ": expected K of at most " + text(kMaxInt8Reduction) +
                    " with integer weights, so that sums fit into 32 bits");
   }
@@ -223,7 +287,13 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   // "shared_bias2".
   std::string scale_name = who;
   scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
-  if (Status status = check_scales(weights.scale, g, type.scales, scale_name); !status) return status;
+  g.form.group = weights.scale_group;
+  const int64_t block_rows =
+      weights.up.empty() ? base::ceil_div(g.n, kScaleBlock) : 2 * base::ceil_div(g.n / 2, kScaleBlock);
+  MEGAMOE_RETURN_IF_ERROR(check_scales(weights.scale, g, block_rows, scale_name));
+  MEGAMOE_RETURN_IF_ERROR(check_zeros(weights.zero, g, who + ".zero"));
+  if (g.form.group != 0) g.form.scales = weights.scale[0].dtype;
+  g.form.zeros = !weights.zero.empty();
   if (!weights.bias.empty()) {
     std::string bias_name = who;
     bias_name.replace(who.find("weight"), std::string("weight").size(), "bias");

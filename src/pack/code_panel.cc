@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/memory.h"
 #include "pack/weight_matrix.h"
 
 namespace megamoe::pack {
@@ -85,6 +86,55 @@ void pack_int4(const Geometry& g, const Columns& columns, uint16_t* out, int32_t
   }
 }
 
+// Scales and zero points of one group.
+void pack_header(const LinearWeights& weights, const Geometry& g, int64_t expert, const Columns& columns,
+                 int64_t group, uint8_t* header) {
+  const int64_t bytes = dtype_bits(g.form.scales) / 8;
+  std::memset(header, 0, static_cast<size_t>(g.form.header_bytes()));
+  for (int j = 0; j < kColumns; ++j) {
+    const Column& column = columns.column[j];
+    if (!column.present()) continue;
+    int64_t row = columns.stored[j];
+    if (g.scales == ScaleKind::kBlocks) {
+      // Separate gate and up tensors have their own blocks, gate first.
+      const bool second = !weights.up.empty() && row >= g.n / 2;
+      row = second ? base::ceil_div(g.n / 2, kScaleBlock) + (row - g.n / 2) / kScaleBlock : row / kScaleBlock;
+    }
+    std::memcpy(header + j * bytes, group_element(weights.scale, expert, row, group),
+                static_cast<size_t>(bytes));
+    if (g.form.zeros) {
+      std::memcpy(header + g.form.scale_bytes() + j, group_element(weights.zero, expert, row, group), 1);
+    }
+  }
+}
+
+void pack_groups(const LinearWeights& weights, const Geometry& g, int64_t expert, const Columns& columns,
+                 uint8_t* out) {
+  const bool nibbles = dtype_bits(g.dtype) == 4;
+  for (int64_t begin = 0; begin < g.k; begin += g.form.group) {
+    const int64_t count = std::min(g.form.group, g.k - begin);
+    pack_header(weights, g, expert, columns, begin / g.form.group, out);
+    uint8_t* const codes = out + g.form.header_bytes();
+    const int64_t bytes =
+        nibbles ? base::ceil_div(count, 8) * kColumns * 4 : base::ceil_div(count, 2) * kColumns * 2;
+    std::memset(codes, nibbles ? 0x88 : 0, static_cast<size_t>(bytes));
+    for (int j = 0; j < kColumns; ++j) {
+      const Column& column = columns.column[j];
+      for (int64_t i = 0; column.present() && i < count; ++i) {
+        const uint8_t code = column.code(begin + i);
+        if (nibbles) {
+          uint8_t& both = codes[(i / 8 * kColumns + j) * 4 + i % 4];
+          const int shift = i % 8 / 4 * 4;
+          both = static_cast<uint8_t>((both & (0xf0 >> shift)) | (code ^ 8) << shift);
+        } else {
+          codes[i * kColumns + j] = code;
+        }
+      }
+    }
+    out = codes + bytes;
+  }
+}
+
 }  // namespace
 
 void pack_code_panel(const LinearWeights& weights, const Geometry& g, int64_t expert, int64_t index,
@@ -92,6 +142,8 @@ void pack_code_panel(const LinearWeights& weights, const Geometry& g, int64_t ex
   const Columns columns(weights, g, expert, index);
   if (g.code == kernel::WeightCode::kInt4) {
     pack_int4(g, columns, reinterpret_cast<uint16_t*>(stored), sums);
+  } else if (g.form.group != 0) {
+    pack_groups(weights, g, expert, columns, reinterpret_cast<uint8_t*>(stored));
   } else {
     pack_mx(weights, g, expert, columns, reinterpret_cast<uint8_t*>(stored));
   }

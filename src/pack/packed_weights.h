@@ -22,7 +22,7 @@ class PackedWeights::Impl {
     const auto row = [&](auto* rows) { return rows == nullptr ? nullptr : rows + i * kernel::kPanelColumns; };
     const bool shift = geometry_.bias_is_shift();
     return {memory_.data() + i * panel_bytes_, row(sums_), row(scales_), shift ? row(bias_) : nullptr,
-            shift ? nullptr : row(bias_)};
+            shift ? nullptr : row(bias_),      nullptr};
   }
 
  private:

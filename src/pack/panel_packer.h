@@ -18,9 +18,9 @@ class PanelPacker {
   PanelPacker(const LinearWeights& weights, const Geometry& geometry)
       : weights_(with_nibbles(weights)), geometry_(geometry) {}
 
-  /// Writes the dwords of k in [k_begin, k_end) of a panel that starts at `panel`, and with the s8 family
-  /// adds to `sums` [32], which is cleared at k_begin = 0. Both ends are multiples of 4, or k_end is K.
-  /// Missing columns and the k past K become zero. Coded weights are packed whole: k_begin = 0, k_end = K.
+  /// Writes the dwords of k in [k_begin, k_end) of a panel that starts at `panel`, and with channel
+  /// scales adds to `sums` [32], which is cleared at k_begin = 0. Both ends are multiples of 4, or k_end is
+  /// K. Missing columns and the k past K become zero. Coded weights are packed whole: k_begin = 0, k_end = K.
   void pack(int64_t expert, int64_t index, int64_t k_begin, int64_t k_end, std::byte* panel,
             int32_t* sums) const;
   /// Writes the 32 channel scales of a panel, 0 for missing columns.

@@ -9,8 +9,19 @@ namespace {
 
 constexpr int64_t kRowBytes = kernel::kPanelColumns * 4;
 
-void decode(const kernel::RowOps& ops, const Geometry& g, const void* stored, std::byte* strip) {
-  ops.decode[static_cast<int>(g.code)]({stored, g.k, strip});
+/// Decodes a stored panel to a strip and puts what it gave into `panel`.
+void decode(const kernel::RowOps& ops, const Geometry& g, const void* stored, std::byte* strip,
+            Panel& panel) {
+  kernel::DecodePanel d{stored, g.k, strip};
+  d.form = g.form;
+  panel.codes = strip;
+  if (g.group() != 0) {
+    d.scales = reinterpret_cast<float*>(strip + kernel::panel_bytes(g.family, g.k));
+    d.sums = reinterpret_cast<int32_t*>(strip + kernel::panel_bytes(g.family, g.k) + g.group_rows_bytes());
+    panel.group_scales = d.scales;
+    if (g.family == kernel::Family::kS8) panel.column_sums = d.sums;
+  }
+  ops.decode[static_cast<int>(g.family)][static_cast<int>(g.code)](d);
 }
 
 class RawSource final : public PanelSource {
@@ -27,12 +38,14 @@ class RawSource final : public PanelSource {
     const bool coded = geometry_.code != kernel::WeightCode::kStrip;
     std::byte* const stored = coded ? rows + 3 * kRowBytes : strip;
     packer_.pack(expert, index, 0, geometry_.k, stored, sums);
-    if (coded) decode(ops_, geometry_, stored, strip);
     if (geometry_.has_channel_scales()) packer_.pack_scales(expert, index, scales);
     if (geometry_.has_bias) packer_.pack_bias(expert, index, sums, bias);
-    return {strip, geometry_.has_sums() ? sums : nullptr, geometry_.has_channel_scales() ? scales : nullptr,
-            geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
-            geometry_.has_bias && !geometry_.bias_is_shift() ? bias : nullptr};
+    Panel panel{strip, geometry_.has_sums() ? sums : nullptr,
+                geometry_.has_channel_scales() ? scales : nullptr,
+                geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
+                geometry_.has_bias && !geometry_.bias_is_shift() ? bias : nullptr};
+    if (coded) decode(ops_, geometry_, stored, strip, panel);
+    return panel;
   }
   int64_t strip_bytes() const override {
     return geometry_.strip_bytes() + 3 * kRowBytes + geometry_.stored_bytes();
@@ -52,8 +65,7 @@ class PackedSource final : public PanelSource {
   Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
     Panel panel = weights_->impl().panel(expert, index);
     if (geometry_.code != kernel::WeightCode::kStrip) {
-      decode(ops_, geometry_, panel.codes, strip);
-      panel.codes = strip;
+      decode(ops_, geometry_, panel.codes, strip, panel);
     }
     return panel;
   }

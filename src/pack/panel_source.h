@@ -9,16 +9,18 @@
 #include "base/memory.h"
 #include "kernel/contract.h"
 #include "megamoe/mega_moe.h"
+#include "pack/weight_types.h"
 
 namespace megamoe::pack {
 
 /// One panel ready for a tile function.
 struct Panel {
   const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
-  const int32_t* column_sums;  ///< [32], s8 family only, else null
+  const int32_t* column_sums;  ///< [32], with groups [groups][32]; s8 family only, else null
   const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
   const float* column_shift;   ///< [32] in panel order, what int4 adds before the row scale, or null
   const float* column_bias;    ///< [32] in panel order, or null
+  const float* group_scales = nullptr;  ///< [groups][32] in panel order, where the product has groups
 };
 
 /// Geometry of a linear layer in panels.
@@ -26,6 +28,8 @@ struct Geometry {
   DType dtype = DType::kUndefined;
   kernel::Family family = kernel::Family::kBf16;
   kernel::WeightCode code = kernel::WeightCode::kStrip;
+  ScaleKind scales = ScaleKind::kNone;
+  kernel::GroupForm form;
   bool has_bias = false;
   int64_t experts = 0;
   int64_t k = 0;
@@ -37,10 +41,20 @@ struct Geometry {
   int outputs_per_panel() const { return gated ? kernel::kGatedColumns : kernel::kPanelColumns; }
   int64_t panels() const { return (outputs() + outputs_per_panel() - 1) / outputs_per_panel(); }
   /// Bytes of one stored panel, and of the strip it is decoded to.
-  int64_t stored_bytes() const { return kernel::stored_panel_bytes(code, family, k); }
-  int64_t strip_bytes() const { return kernel::panel_bytes(family, k); }
-  bool has_sums() const { return family == kernel::Family::kS8; }
-  bool has_channel_scales() const { return family == kernel::Family::kS8; }
+  int64_t stored_bytes() const { return kernel::stored_panel_bytes(code, family, k, form); }
+  int64_t strip_bytes() const { return kernel::panel_bytes(family, k) + 2 * group_rows_bytes(); }
+  /// k per group of the product; 0 where it runs over the whole of K. E2M1 is multiplied as bfloat16 with the
+  /// scales in its values, or as integers.
+  int64_t group() const {
+    const bool integers = code == kernel::WeightCode::kE2M1 && family == kernel::Family::kS8;
+    return integers ? kernel::kMxGroup : form.group;
+  }
+  /// Bytes of 32 floats for each group.
+  int64_t group_rows_bytes() const {
+    return group() == 0 ? 0 : kernel::groups_of(k, group()) * kernel::kPanelColumns * 4;
+  }
+  bool has_sums() const { return scales == ScaleKind::kChannel; }
+  bool has_channel_scales() const { return scales == ScaleKind::kChannel; }
   /// The bias of int4 stands before the row scale: it makes up for what splitting an activation leaves out.
   bool bias_is_shift() const { return code == kernel::WeightCode::kInt4; }
   /// Rows of 32 floats that a stored panel has beside its codes: column sums, channel scales, biases.
@@ -78,6 +92,10 @@ class PanelSource {
   virtual int64_t strip_bytes() const = 0;
   /// Address of the stored panel for prefetching, or null where panels are made on demand.
   virtual const std::byte* stored(int64_t expert, int64_t index) const = 0;
+  /// Chooses the family that codes are decoded to, where there is a choice.
+  void decode_to(kernel::Family family) {
+    if (geometry_.code != kernel::WeightCode::kStrip) geometry_.family = family;
+  }
 
  protected:
   explicit PanelSource(const Geometry& geometry) : geometry_(geometry) {}

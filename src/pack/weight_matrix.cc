@@ -57,6 +57,15 @@ uint8_t mx_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t 
   return static_cast<const uint8_t*>(t.data)[index];
 }
 
+const std::byte* group_element(const std::vector<TensorView>& tensors, int64_t expert, int64_t row,
+                               int64_t column) {
+  const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
+  const TensorView& t = tensors[stacked ? 0 : static_cast<size_t>(expert)];
+  const int64_t* strides = t.strides + (stacked ? 1 : 0);
+  const int64_t at = (stacked ? expert * t.strides[0] : 0) + row * strides[0] + column * strides[1];
+  return static_cast<const std::byte*>(t.data) + at * dtype_bits(t.dtype) / 8;
+}
+
 float channel_bias(const std::vector<TensorView>& biases, int64_t expert, int64_t column) {
   return channel_scale(biases, expert, column);
 }

@@ -35,6 +35,14 @@ float channel_scale(const std::vector<TensorView>& scales, int64_t expert, int64
 /// list of (N, ceil(K / 64), 2), read flat along the last two dimensions.
 uint8_t mx_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t column, int64_t group);
 
+/// Columns and k of a block of ScaleKind::kBlocks.
+inline constexpr int64_t kScaleBlock = 128;
+
+/// Address of element (row, column) of one expert in scales or zero points (E, rows, columns) or E x (rows,
+/// columns).
+const std::byte* group_element(const std::vector<TensorView>& tensors, int64_t expert, int64_t row,
+                               int64_t column);
+
 /// Float32 bias of one expert's column: (E, N) or a list of (N,).
 float channel_bias(const std::vector<TensorView>& biases, int64_t expert, int64_t column);
 

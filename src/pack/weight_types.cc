@@ -14,6 +14,8 @@ constexpr WeightType kTypes[] = {
     {DType::kFloat8E4M3, Family::kBf16, WeightCode::kE4M3, ScaleKind::kMx},
     {DType::kFloat8E5M2, Family::kBf16, WeightCode::kE5M2, ScaleKind::kMx},
     {DType::kFloat4E2M1, Family::kBf16, WeightCode::kE2M1, ScaleKind::kMx},
+    {DType::kInt4, Family::kBf16, WeightCode::kInt4Groups, ScaleKind::kGroups},
+    {DType::kFloat8E4M3, Family::kBf16, WeightCode::kE4M3Groups, ScaleKind::kBlocks},
 };
 constexpr int64_t kNibblesPerWord = 8;
 
@@ -36,18 +38,24 @@ std::span<const WeightType> weight_types() {
   return kTypes;
 }
 
-const WeightType* find_weight_type(DType dtype) {
+const WeightType* find_weight_type(DType dtype, bool grouped) {
   for (const WeightType& type : kTypes) {
-    if (type.dtype == dtype) return &type;
+    if (type.dtype == dtype && is_grouped(type.scales) == grouped) return &type;
   }
   return nullptr;
 }
 
 std::string weight_type_names() {
   std::string names;
-  for (const WeightType& type : kTypes)
+  for (const WeightType& type : kTypes) {
+    if (is_grouped(type.scales)) continue;
     names += (names.empty() ? "" : ", ") + std::string(dtype_name(type.dtype));
+  }
   return names + " or int32 (eight int4)";
+}
+
+std::string weight_form_name(DType dtype, ScaleKind scales) {
+  return std::string(dtype_name(dtype)) + (is_grouped(scales) ? " with scale_group" : "");
 }
 
 LinearWeights with_nibbles(LinearWeights weights) {

@@ -40,6 +40,7 @@ float encode_group(const SmallFloat& format, const float* x, int64_t n, float* c
 CodedRow encode_mx(const SmallFloat& format, const std::vector<float>& row) {
   const int64_t n = static_cast<int64_t>(row.size());
   CodedRow coded;
+  coded.group = kMxGroup;
   coded.codes.resize(row.size());
   for (int64_t i = 0; i < n; i += kMxGroup) {
     coded.scales.push_back(
@@ -48,7 +49,33 @@ CodedRow encode_mx(const SmallFloat& format, const std::vector<float>& row) {
   return coded;
 }
 
+// Groups of 128: the scale takes the largest magnitude to the largest code.
+CodedRow encode_group128(const SmallFloat& format, const std::vector<float>& row) {
+  const int64_t n = static_cast<int64_t>(row.size());
+  CodedRow coded;
+  coded.group = group_of(Scaling::kGroup128);
+  for (int64_t begin = 0; begin < n; begin += coded.group) {
+    const int64_t end = std::min(n, begin + coded.group);
+    float largest = 0;
+    bool finite = true;
+    for (int64_t i = begin; i < end; ++i) {
+      finite = finite && std::isfinite(row[i]);
+      largest = std::max(largest, std::fabs(row[i]));
+    }
+    const float scale = finite ? largest / format.largest : std::numeric_limits<float>::quiet_NaN();
+    coded.scales.push_back(scale);
+    for (int64_t i = begin; i < end; ++i) {
+      coded.codes.push_back(scale > 0 ? round_saturating(format, row[i] / scale) : 0.0f);
+    }
+  }
+  return coded;
+}
+
 }  // namespace
+
+int64_t group_of(Scaling scaling) {
+  return scaling == Scaling::kMx ? kMxGroup : scaling == Scaling::kGroup128 ? 128 : 0;
+}
 
 Scaling scaling_of(DType codes) {
   return small_float(codes) != nullptr ? Scaling::kMx
@@ -57,9 +84,15 @@ Scaling scaling_of(DType codes) {
 }
 
 CodedRow encode(DType type, const std::vector<float>& row) {
-  switch (scaling_of(type)) {
+  return encode(scaling_of(type), type, row);
+}
+
+CodedRow encode(Scaling scaling, DType type, const std::vector<float>& row) {
+  switch (scaling) {
     case Scaling::kMx:
       return encode_mx(*small_float(type), row);
+    case Scaling::kGroup128:
+      return encode_group128(*small_float(type), row);
     case Scaling::kPerRow:
       return encode_int8(row);
     case Scaling::kNone:

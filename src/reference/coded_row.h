@@ -16,21 +16,27 @@ inline int64_t mx_groups(int64_t n) {
 }
 
 /// How codes of a type are scaled.
-enum class Scaling { kNone, kPerRow, kMx };
+enum class Scaling { kNone, kPerRow, kMx, kGroup128 };
+/// Scaling of a type of codes where nothing else says it.
 Scaling scaling_of(DType codes);
+/// Elements of a row that share a scale, 0 = all.
+int64_t group_of(Scaling scaling);
 
 struct CodedRow {
   std::vector<float> codes;   ///< as numbers
   std::vector<float> scales;  ///< one of the row (1 where the type has none), or one per group
+  int64_t group = 0;          ///< elements that share a scale, 0 = all
 };
 
-/// Codes of a row in a type: bfloat16 rounds the row, int8 has one scale, the others follow the MX floor
-/// rule.
+/// Codes of a row in a type: kNone rounds the row to bfloat16, kPerRow is int8 with one scale, kMx follows
+/// the MX floor rule and kGroup128 the rule fp8_block128.
+CodedRow encode(Scaling scaling, DType type, const std::vector<float>& row);
+/// With the scaling that the type has where nothing else says it.
 CodedRow encode(DType type, const std::vector<float>& row);
 
 /// Value of element i of a row.
 inline double value(const CodedRow& row, int64_t i) {
-  const float scale = row.scales[row.scales.size() == 1 ? 0 : i / kMxGroup];
+  const float scale = row.scales[row.group == 0 ? 0 : i / row.group];
   return double{row.codes[i]} * double{scale};
 }
 

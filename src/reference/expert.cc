@@ -31,7 +31,7 @@ ExpertRow run_expert(const Scenario& scenario, const ActivationRule& activation,
     for (float& a : row.activated) a = a * *early_weight;
   }
   if (scenario.rounds_between()) round_bf16(row.activated);
-  row.requantised = encode(scenario.activated, row.activated);
+  row.requantised = encode(scenario.scaling, scenario.activated, row.activated);
   // What the weight was applied to early is linear in the row, so the bias has to have it too.
   row.linear2 = linear(scenario, row.requantised, weight2, early_weight.value_or(1));
   round_bf16(row.linear2);

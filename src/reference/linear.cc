@@ -11,6 +11,7 @@ namespace megamoe::reference {
 namespace {
 
 constexpr int64_t kCodesPerWord = 8;  // int4 in an int32
+constexpr int64_t kBlock = 128;       // columns and k that share a scale
 
 // int32 words seen as the int4 codes they hold; the bytes are the same in every layout.
 TensorView as_codes(TensorView tensor) {
@@ -93,25 +94,53 @@ Status check_matrices(const std::vector<TensorView>& tensors, const std::string&
   return Status::ok();
 }
 
+// Shape of the scales of one expert.
+std::vector<int64_t> scale_shape(const LinearWeights& weights, WeightScaling scaling, int64_t k, int64_t n) {
+  const auto blocks = [](int64_t length, int64_t size) { return (length + size - 1) / size; };
+  switch (scaling) {
+    case WeightScaling::kMx:
+      return {n, blocks(k, 2 * kMxGroup), 2};
+    case WeightScaling::kGroups:
+      return {n, blocks(k, weights.scale_group)};
+    case WeightScaling::kBlocks:
+      // Separate gate and up tensors have their own blocks.
+      return {weights.up.empty() ? blocks(n, kBlock) : 2 * blocks(n / 2, kBlock), blocks(k, kBlock)};
+    default:
+      return {n};
+  }
+}
+
+Status check_group(const LinearWeights& weights, const Scenario& scenario, const std::string& name) {
+  const int64_t group = weights.scale_group;
+  const WeightForm form = weight_form(scenario.weight, group);
+  const bool fits = form.scaling == WeightScaling::kGroups ? group == 32 || group == 64 || group == kBlock
+                                                           : group == 0 || group == kBlock;
+  if (fits && form.scaling == scenario.weight_scaling) return Status::ok();
+  const char* expected = scenario.weight_scaling == WeightScaling::kGroups   ? "32, 64 or 128"
+                         : scenario.weight_scaling == WeightScaling::kBlocks ? "128"
+                                                                             : "0";
+  return Status(Code::kInvalidArgument, name + ".scale_group = " + std::to_string(group) + ": expected " +
+                                            expected + " with " + dtype_name(scenario.weight) + " weights");
+}
+
 Status check_scales(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form,
                     const std::string& name, const std::string& weight_name) {
-  const Scaling scaling = scenario.scaling();
-  if (scaling == Scaling::kNone) {
+  const WeightScaling scaling = scenario.weight_scaling;
+  if (scaling == WeightScaling::kNone) {
     if (weights.scale.empty()) return Status::ok();
     return Status(Code::kInvalidArgument, name + " has " + std::to_string(weights.scale.size()) +
                                               " tensors: expected none for " + dtype_name(scenario.weight) +
                                               " " + weight_name);
   }
   MEGAMOE_RETURN_IF_ERROR(check_count(weights.scale, name, form.experts));
+  const std::vector<int64_t> shape = scale_shape(weights, scaling, form.k, form.n);
+  const std::vector<DType> types = scaling == WeightScaling::kMx ? std::vector{DType::kFloat8E8M0}
+                                   : scaling == WeightScaling::kPerColumn
+                                       ? std::vector{DType::kUInt64, DType::kFloat32}
+                                       : std::vector{DType::kFloat32, DType::kFloat16, DType::kBFloat16};
   for (size_t i = 0; i < weights.scale.size(); ++i) {
     const std::string at = indexed(name, i, weights.scale.size());
-    std::vector<int64_t> shape = {form.n};
-    if (scaling == Scaling::kMx) {
-      MEGAMOE_RETURN_IF_ERROR(check_type(weights.scale[i], at, {DType::kFloat8E8M0}));
-      shape = {form.n, (form.k + 2 * kMxGroup - 1) / (2 * kMxGroup), 2};
-    } else {
-      MEGAMOE_RETURN_IF_ERROR(check_type(weights.scale[i], at, {DType::kUInt64, DType::kFloat32}));
-    }
+    MEGAMOE_RETURN_IF_ERROR(check_type(weights.scale[i], at, types));
     MEGAMOE_RETURN_IF_ERROR(check_plain(weights.scale[i], at));
     MEGAMOE_RETURN_IF_ERROR(check_shapes(weights.scale, at, i, form.experts, shape));
   }
@@ -130,6 +159,24 @@ Status check_interleave(const LinearWeights& weights, const LinearForm& form, co
                     (in_turn      ? "0 or a divisor of " + std::to_string(outputs) + ", the gate columns"
                      : form.gated ? "0 with separate up tensors"
                                   : "0 without gate and up columns"));
+}
+
+Status check_zeros(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form,
+                   const std::string& name) {
+  if (weights.zero.empty()) return Status::ok();
+  if (scenario.weight_scaling != WeightScaling::kGroups) {
+    return Status(Code::kInvalidArgument, name + " has " + std::to_string(weights.zero.size()) +
+                                              " tensors: expected none without scales of groups");
+  }
+  MEGAMOE_RETURN_IF_ERROR(check_count(weights.zero, name, form.experts));
+  for (size_t i = 0; i < weights.zero.size(); ++i) {
+    const std::string at = indexed(name, i, weights.zero.size());
+    MEGAMOE_RETURN_IF_ERROR(check_type(weights.zero[i], at, {DType::kInt8}));
+    MEGAMOE_RETURN_IF_ERROR(check_plain(weights.zero[i], at));
+    MEGAMOE_RETURN_IF_ERROR(check_shapes(weights.zero, at, i, form.experts,
+                                         scale_shape(weights, WeightScaling::kGroups, form.k, form.n)));
+  }
+  return Status::ok();
 }
 
 Status check_biases(const LinearWeights& weights, const LinearForm& form, const std::string& name) {
@@ -180,19 +227,34 @@ std::vector<float> read_vector(const LinearWeights& weights, const std::vector<T
   return numbers;
 }
 
-// Multiplies the weights with the scales of their groups, (E, n, ceil(k / 64), 2) or E x (n, ceil(k / 64),
-// 2). Products of a code and a power of two are exact in double.
-void apply_group_scales(const LinearWeights& weights, int64_t expert, ExpertMatrix& matrix) {
-  const bool stacked = is_stacked(weights.scale, 3);
-  const TensorView& scale = weights.scale[stacked ? 0 : expert];
-  const int64_t* strides = scale.strides + (stacked ? 1 : 0);
-  const int64_t base = stacked ? expert * scale.strides[0] : 0;
-  for (int64_t k = 0; k < matrix.k; ++k) {
-    const int64_t group = k / kMxGroup;
-    for (int64_t n = 0; n < matrix.n; ++n) {
-      const int64_t column = stored_column(weights, matrix.n, n);
-      const int64_t at = base + column * strides[0] + group / 2 * strides[1] + group % 2 * strides[2];
-      matrix.weight[k * matrix.n + n] *= double{read_number(scale, at)};
+// Element (row, column) of one expert's scales or zero points, (E, rows, columns) or E x (rows, columns). MX
+// scales (E, n, ceil(k / 64), 2) are read flat along the last two dimensions.
+float read_grouped(const std::vector<TensorView>& tensors, WeightScaling scaling, int64_t expert, int64_t row,
+                   int64_t column) {
+  const bool pairs = scaling == WeightScaling::kMx;
+  const bool stacked = is_stacked(tensors, pairs ? 3 : 2);
+  const TensorView& tensor = tensors[stacked ? 0 : expert];
+  const int64_t* strides = tensor.strides + (stacked ? 1 : 0);
+  const int64_t at = (stacked ? expert * tensor.strides[0] : 0) + row * strides[0] +
+                     (pairs ? column / 2 * strides[1] + column % 2 * strides[2] : column * strides[1]);
+  return read_number(tensor, at);
+}
+
+// Turns codes into values, which are exact in double: scale * (code - zero).
+void apply_group_scales(const LinearWeights& weights, WeightScaling scaling, int64_t expert,
+                        ExpertMatrix& matrix) {
+  const bool blocks = scaling == WeightScaling::kBlocks;
+  const int64_t group = scaling == WeightScaling::kMx ? kMxGroup : weights.scale_group;
+  const int64_t gate = weights.up.empty() ? matrix.n : matrix.n / 2;  // columns before the second tensor
+  for (int64_t n = 0; n < matrix.n; ++n) {
+    const int64_t column = stored_column(weights, matrix.n, n);
+    const int64_t row = !blocks         ? column
+                        : column < gate ? column / kBlock
+                                        : (gate + kBlock - 1) / kBlock + (column - gate) / kBlock;
+    for (int64_t k = 0; k < matrix.k; ++k) {
+      double& weight = matrix.weight[k * matrix.n + n];
+      if (!weights.zero.empty()) weight -= read_grouped(weights.zero, scaling, expert, row, k / group);
+      weight *= double{read_grouped(weights.scale, scaling, expert, row, k / group)};
     }
   }
 }
@@ -213,12 +275,13 @@ std::vector<double> multiply(const ExpertMatrix& matrix, const Row& row) {
   return sums;
 }
 
-// Exact integer sums, then the channel scale, then the row scale, each product rounded to float.
+// Exact integer sums, then the channel scale, then the row scale, each product rounded to float. Scales of
+// groups are in the weights already.
 std::vector<float> scaled_sums(const CodedRow& row, const ExpertMatrix& matrix) {
   const std::vector<double> sums = multiply(matrix, [&](int64_t k) { return row.codes[k]; });
   std::vector<float> out(sums.size());
   for (size_t n = 0; n < sums.size(); ++n) {
-    const float t = fl32(sums[n]) * matrix.scale[n];
+    const float t = matrix.scale.empty() ? fl32(sums[n]) : fl32(sums[n]) * matrix.scale[n];
     out[n] = t * row.scales[0];
   }
   return out;
@@ -258,7 +321,9 @@ Status check_linear(const LinearWeights& weights, const Scenario& scenario, cons
     MEGAMOE_RETURN_IF_ERROR(check(weights.up, name + ".up", form.n / 2));
   }
   MEGAMOE_RETURN_IF_ERROR(check_interleave(weights, form, name));
+  MEGAMOE_RETURN_IF_ERROR(check_group(weights, scenario, name));
   MEGAMOE_RETURN_IF_ERROR(check_scales(weights, scenario, form, form.prefix + "weight_scales" + index, name));
+  MEGAMOE_RETURN_IF_ERROR(check_zeros(weights, scenario, form, name + ".zero"));
   return check_biases(weights, form, form.prefix + "bias" + index);
 }
 
@@ -274,17 +339,22 @@ ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario,
     read_columns(weights, weights.weight, expert, n / 2, 0, matrix);
     read_columns(weights, weights.up, expert, n / 2, n / 2, matrix);
   }
-  if (scenario.scaling() == Scaling::kPerRow) matrix.scale = read_vector(weights, weights.scale, expert, n);
-  if (scenario.scaling() == Scaling::kMx) apply_group_scales(weights, expert, matrix);
+  const WeightScaling scaling = scenario.weight_scaling;
+  if (scaling == WeightScaling::kPerColumn) {
+    matrix.scale = read_vector(weights, weights.scale, expert, n);
+  } else if (scaling != WeightScaling::kNone) {
+    apply_group_scales(weights, scaling, expert, matrix);
+  }
   if (!weights.bias.empty()) matrix.bias = read_vector(weights, weights.bias, expert, n);
   return matrix;
 }
 
 std::vector<float> linear(const Scenario& scenario, const CodedRow& row, const ExpertMatrix& matrix,
                           float bias_weight) {
-  if (scenario.weight == DType::kInt4 && !matrix.bias.empty()) return compensated_sums(row, matrix);
+  if (scenario.weight == DType::kInt4 && !matrix.scale.empty() && !matrix.bias.empty())
+    return compensated_sums(row, matrix);
   std::vector<float> out;
-  if (scenario.scaling() == Scaling::kPerRow) {
+  if (scenario.scaling == Scaling::kPerRow) {
     out = scaled_sums(row, matrix);
   } else {
     for (double sum : multiply(matrix, [&](int64_t k) { return value(row, k); })) out.push_back(fl32(sum));

@@ -25,8 +25,8 @@ struct LinearForm {
 /// Checks weights, scales and biases.
 Status check_linear(const LinearWeights& weights, const Scenario& scenario, const LinearForm& form);
 
-/// One expert's matrix (k, n), row-major whatever the layout it came from. Weights of the MX types are
-/// values, with the scales of their groups in them; other weights are codes.
+/// One expert's matrix (k, n), row-major whatever the layout it came from. Weights with scales of groups or
+/// blocks are values, with the scales in them; other weights are codes.
 struct ExpertMatrix {
   int64_t k = 0;
   int64_t n = 0;

@@ -41,12 +41,12 @@ std::vector<Slot> rows_of_expert(const Problem& problem, int64_t expert) {
   return rows;
 }
 
-// A token as codes of a type: made from its row, or as they came with their scales.
-CodedRow read_token(const Problem& problem, const CallArgs& call, int64_t token, DType type) {
+// A token in the codes of a scenario: made from its row, or as they came with their scales.
+CodedRow read_token(const Problem& problem, const CallArgs& call, int64_t token, const Scenario& scenario) {
   std::vector<float> row(static_cast<size_t>(problem.hidden));
   for (int64_t h = 0; h < problem.hidden; ++h) row[h] = read_number(call.x, offset(call.x, token, h));
-  if (!problem.coded_x) return encode(type, row);
-  CodedRow coded{std::move(row), {}};
+  if (!problem.coded_x) return encode(scenario.scaling, scenario.token, row);
+  CodedRow coded{std::move(row), {}, kMxGroup};
   for (int64_t g = 0; g < mx_groups(problem.hidden); ++g) {
     coded.scales.push_back(read_number(call.scales, offset(call.scales, token, g)));
   }
@@ -89,7 +89,7 @@ void run_rank(const Problem& problem, const std::vector<RankInput>& ranks, int64
     const ExpertWeights expert(problem, *problem.scenario, home.weight1, home.weight2, local);
     for (const Slot& slot : rows) {
       const CallArgs& call = ranks[slot.rank].call;
-      const CodedRow token = read_token(problem, call, slot.token, problem.scenario->token);
+      const CodedRow token = read_token(problem, call, slot.token, *problem.scenario);
       std::optional<float> weight;
       if (problem.early_weights) {
         weight = read_real(call.topk_weights, offset(call.topk_weights, slot.token, slot.slot));
@@ -115,7 +115,7 @@ std::vector<std::vector<std::vector<float>>> run_shared(const Problem& problem, 
     for (size_t t = 0; t < rows.size(); ++t) {
       if (!problem.active[rank][t]) continue;
       const auto at = static_cast<int64_t>(t);
-      const CodedRow token = read_token(problem, input.call, at, shared.scenario->token);
+      const CodedRow token = read_token(problem, input.call, at, *shared.scenario);
       const ExpertRow row =
           run_expert(*shared.scenario, problem.activation, expert.first, expert.second, token);
       if (stages != nullptr) record({rank, at, s}, token, row, stages->shared);

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "reference/element.h"
 
 namespace megamoe::reference {
@@ -75,6 +76,8 @@ float read_number(const TensorView& tensor, int64_t offset) {
       return element<int8_t>(tensor, offset);
     case DType::kInt4:
       return static_cast<float>(static_cast<int>(nibble(tensor, offset) ^ 8u) - 8);
+    case DType::kFloat16:
+      return format::f16_to_float(element<uint16_t>(tensor, offset));
     case DType::kFloat8E8M0:
       return scale_of_byte(element<uint8_t>(tensor, offset));
     case DType::kUInt64:  // float32 bits in the lower half; the upper half has no meaning

@@ -84,10 +84,11 @@ Status check_scenario(const BufferConfig& config, const std::vector<RankInput>& 
   }
   const TensorView& weight = ranks[0].weight1.weight[0];
   MEGAMOE_RETURN_IF_ERROR(check_type(weight, "weight1", weight_types()));
-  Result<const Scenario*> scenario = routed_scenario(config, weight_codes(weight.dtype));
+  Result<const Scenario*> scenario =
+      routed_scenario(config, weight_form(weight_codes(weight.dtype), ranks[0].weight1.scale_group));
   if (!scenario) return scenario.status();
   problem.scenario = *scenario;
-  problem.coded_x = problem.scenario->scaling() == Scaling::kMx && config.dispatch_quant_mode == kCodedTokens;
+  problem.coded_x = problem.scenario->scaling == Scaling::kMx && config.dispatch_quant_mode == kCodedTokens;
   return Status::ok();
 }
 
@@ -114,8 +115,9 @@ Result<SharedExperts> check_shared(const Problem& problem, const RankInput& rank
     return invalid("shared_weight2 is missing", "weights of the experts of shared_weight1");
   }
   MEGAMOE_RETURN_IF_ERROR(check_type(weight1[0], "shared_weight1", weight_types()));
-  Result<const Scenario*> scenario = shared_scenario(
-      *problem.scenario, problem.coded_x, rank.shared_expert_quant_out_dtype, weight_codes(weight1[0].dtype));
+  Result<const Scenario*> scenario =
+      shared_scenario(*problem.scenario, problem.coded_x, rank.shared_expert_quant_out_dtype,
+                      weight_form(weight_codes(weight1[0].dtype), rank.shared_weight1.scale_group));
   if (!scenario) return scenario.status();
   shared.scenario = *scenario;
   const bool stacked = weight1.size() == 1 && weight1[0].dims == 3;

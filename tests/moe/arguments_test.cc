@@ -31,8 +31,8 @@ TEST(BufferArguments, WrongSettingsAreNamed) {
        "intermediate_hidden = -4: expected a value in [1, "},
       {"max_recv", [](BufferConfig& c) { c.max_recv_token_num = -1; },
        "max_recv_token_num = -1: expected a value in [0, "},
-      {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 3; },
-       "dispatch_quant_mode = 3: expected one of 0, 2, 4"},
+      {"mode", [](BufferConfig& c) { c.dispatch_quant_mode = 5; },
+       "dispatch_quant_mode = 5: expected one of 0, 2, 4, 3"},
       {"out dtype",
        [](BufferConfig& c) {
          c.dispatch_quant_mode = 2;
@@ -191,7 +191,8 @@ TEST(LayerArguments, WeightsOfAnotherScenarioAreNamed) {
   auto buffer = SymmBuffer::create(Group::self(), TestLayer(kShape, 1).config(8));
   ASSERT_TRUE(buffer);
   EXPECT_EQ(MegaMoe::create(*buffer, int8.layer(1, 0, true)).status().message(),
-            "weight1 has type int8: expected bfloat16 with dispatch_quant_mode 0");
+            "weight1 has type int8: expected bfloat16 or int4 with scale_group or "
+            "float8_e4m3fn with scale_group with dispatch_quant_mode 0");
 }
 
 struct CallCase {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "format/bf16.h"
+#include "format/float16.h"
 #include "megamoe/megamoe.h"
 
 namespace megamoe::test {
@@ -21,12 +22,19 @@ struct ScenarioTraits {
   int mode;
   DType out;
   DType weight;
-  double bound;  ///< relative error of y against the reference
+  double bound;                            ///< relative error of y against the reference
+  int64_t group = 0;                       ///< scale_group
+  DType group_scales = DType::kUndefined;  ///< type of its scales
 
   bool mx() const {
-    return weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1;
+    return group == 0 &&
+           (weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1);
   }
-  bool channel_scales() const { return weight == DType::kInt8 || weight == DType::kInt4; }
+  bool channel_scales() const { return group == 0 && (weight == DType::kInt8 || weight == DType::kInt4); }
+  bool zeros() const { return group != 0 && nibbles(); }
+  /// Rows and columns of group scales of a layer K x N.
+  int64_t scale_rows(int64_t n) const { return weight == DType::kFloat8E4M3 ? (n + 127) / 128 : n; }
+  int64_t groups(int64_t k) const { return (k + group - 1) / group; }
   bool nibbles() const { return dtype_bits(weight) == 4; }
 };
 
@@ -38,6 +46,10 @@ inline constexpr ScenarioTraits kScenarioTraits[] = {
     {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 2e-3},
     {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 2e-3},
     {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 2e-3},
+    {"A16W4-GROUP", 0, DType::kUndefined, DType::kInt4, 2e-3, 32, DType::kFloat16},
+    {"A8W4-GROUP", 2, DType::kInt8, DType::kInt4, 1e-3, 64, DType::kBFloat16},
+    {"A16W8-BLOCK", 0, DType::kUndefined, DType::kFloat8E4M3, 2e-3, 128, DType::kFloat32},
+    {"A8W8-BLOCK", 3, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3, 128, DType::kFloat32},
 };
 
 inline const ScenarioTraits& traits_of(const std::string& name) {
@@ -65,9 +77,10 @@ class ScenarioWeights {
     fill_codes(experts * k * n, random);
     if (traits.mx()) fill_mx_scales(experts * n * ((k + 63) / 64) * 2, random);
     if (traits.channel_scales()) fill_channel_scales(experts * n, random);
+    if (traits.group != 0) fill_group_scales(experts * traits.scale_rows(n) * traits.groups(k), random);
     // A bias of the size of the values it is added to; that of int4 stands before the row scale of about
     // 0.03.
-    std::normal_distribution<float> normal(0.f, traits.weight == DType::kInt4 ? 20.f : 0.5f);
+    std::normal_distribution<float> normal(0.f, traits.channel_scales() && traits.nibbles() ? 20.f : 0.5f);
     for (int64_t i = 0; biases && i < experts * n; ++i) bias_.push_back(normal(random));
   }
 
@@ -86,6 +99,14 @@ class ScenarioWeights {
       return result;
     }
     result.weight = {TensorView(start, traits_->weight, {count, k_, n_})};
+    if (traits_->group != 0) {
+      const int64_t rows = traits_->scale_rows(n_), groups = traits_->groups(k_), at = first * rows * groups;
+      result.scale_group = traits_->group;
+      result.scale = {TensorView(scale_.data() + at * dtype_bits(traits_->group_scales) / 8,
+                                 traits_->group_scales, {count, rows, groups})};
+      if (traits_->zeros())
+        result.zero = {TensorView(zero_.data() + at, DType::kInt8, {count, rows, groups})};
+    }
     if (traits_->channel_scales()) {
       result.scale = {TensorView(scale_.data() + first * n_ * 8, DType::kUInt64, {count, n_})};
     }
@@ -121,6 +142,21 @@ class ScenarioWeights {
     }
   }
 
+  void fill_group_scales(int64_t count, std::mt19937& random) {
+    const float size = traits_->nibbles() ? 7.f : 3.f;
+    for (int64_t i = 0; i < count; ++i) {
+      const float s =
+          (0.5f + static_cast<float>(random() % 100) / 100.f) / (size * std::sqrt(static_cast<float>(k_)));
+      uint32_t bits = 0;
+      std::memcpy(&bits, &s, sizeof s);
+      if (traits_->group_scales == DType::kBFloat16) bits = format::bf16_from_float(s);
+      if (traits_->group_scales == DType::kFloat16) bits = format::f16_from_float(s);
+      const auto* bytes = reinterpret_cast<const std::byte*>(&bits);
+      scale_.insert(scale_.end(), bytes, bytes + dtype_bits(traits_->group_scales) / 8);
+      if (traits_->zeros()) zero_.push_back(static_cast<int8_t>(static_cast<int>(random() % 17) - 8));
+    }
+  }
+
   // Powers of two around 1 / (size of a code * sqrt(k)).
   void fill_mx_scales(int64_t count, std::mt19937& random) {
     scale_.resize(static_cast<size_t>(count));
@@ -131,6 +167,7 @@ class ScenarioWeights {
   const ScenarioTraits* traits_ = nullptr;
   int64_t k_ = 0, n_ = 0;
   std::vector<std::byte> weight_, scale_;
+  std::vector<int8_t> zero_;
   std::vector<float> bias_;
 };
 
