@@ -98,12 +98,14 @@ def call_arguments(case, rank, style, packed=False):
                     arguments[f"{prefix}weight{index}_type"] = tensor.dtype
     if case.attrs["shared_expert_quant_out_dtype"] != 28:
         arguments["shared_expert_quant_out_dtype"] = case.attrs["shared_expert_quant_out_dtype"]
+    arguments["weight1_interleave"] = case.attrs.get("weight1_interleave", 0)
     return pack(case, arguments) if packed else arguments
 
 
 def pack(case, arguments):
     """The same call with packed weights."""
     result = dict(arguments)
+    order = result.pop("weight1_interleave")
     for prefix in ("", "shared_"):
         if f"{prefix}l1_weights" not in arguments:
             continue
@@ -118,6 +120,7 @@ def pack(case, arguments):
             l2_sf=take("l2_weights_sf"),
             l1_bias=take("l1_bias"),
             l2_bias=take("l2_bias"),
+            weight1_interleave=order,
             weight1_type=take("weight1_type"),
             weight2_type=take("weight2_type"),
             gated=case.attrs["activation"] != "gelu",

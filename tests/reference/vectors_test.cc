@@ -130,6 +130,7 @@ RankInput rank_of(const cli::Case& test, int rank) {
   input.weight2 = weights("", "2");
   input.shared_weight1 = weights("shared_", "1");
   input.shared_weight2 = weights("shared_", "2");
+  input.weight1.interleave = input.shared_weight1.interleave = get(test.integer("weight1_interleave", 0));
   input.shared_expert_quant_out_dtype =
       get(dtype_from_op_code(static_cast<int>(get(test.integer("shared_expert_quant_out_dtype", 28)))));
   return input;
