@@ -40,6 +40,7 @@ build: setup-python ## Build the release preset: library, tool, tests, Python ex
 bench: setup ## Measure the kernels, and two model shapes beside the ceilings of this machine
 	@$(CONFIGURE) --preset release >/dev/null
 	@$(COMPILE) release --target megamoe_cli kernel_bench quant_bench
+	build/release/bin/megamoe ceilings
 	build/release/bin/kernel_bench
 	build/release/bin/quant_bench --benchmark_filter='^read|^(int8_per_token|mx_floor_e4m3|mx_floor_e2m1)/'
 	build/release/bin/megamoe bench --shape 2048x768x128x8 --tokens 1,4,16,64,256,1024 --scenario all

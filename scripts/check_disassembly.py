@@ -20,6 +20,7 @@ REQUIRED: dict[str, list[str]] = {
     "avx512": [r"\bvfmadd\w+ .*%zmm", r"\bvpmaddwd .*%zmm"],
     "avx512_vnni": [r"\bvpdpbusd .*%zmm"],
     "avx512_bf16": [r"\bvdpbf16ps .*%zmm"],
+    "avx512_fp16": [r"\bvfmadd231ph .*%zmm"],
     "amx": [r"\btdpbf16ps ", r"\btdpbssd "],
 }
 # Level -> patterns that must not occur.

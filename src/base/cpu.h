@@ -18,7 +18,8 @@ enum CpuFeature : uint32_t {
   kOsYmm = 1u << 8,    ///< the operating system saves the upper halves of 256-bit registers
   kOsZmm = 1u << 9,    ///< ... and the 512-bit and mask registers
   kCpuAmx = 1u << 10,  ///< tiles with int8 and bf16 products
-  kOsAmx = 1u << 11,   ///< the operating system lets this process use tiles
+  kCpuAvx512Fp16 = 1u << 12,
+  kOsAmx = 1u << 11,  ///< the operating system lets this process use tiles
 };
 
 struct Cpu {

@@ -31,8 +31,8 @@ struct BenchOptions {
 };
 
 struct Ceiling {
-  double arithmetic = 0;  ///< operations per second
-  double read = 0;        ///< bytes per second
+  ArithmeticCeiling linear1, linear2;  ///< of the families of both products
+  double read = 0;                     ///< bytes per second
 };
 
 /// One line of the result.
@@ -44,6 +44,8 @@ struct Row {
   double seconds = 0;
   double operations = 0;    ///< per second
   double weight_bytes = 0;  ///< per second
+  double efficiency = 0;    ///< time that the ceilings allow, over time taken
+  std::vector<std::string> kernels;
   Ceiling ceiling;
 };
 
@@ -74,7 +76,8 @@ class Bench {
     const double read = read_ceiling(threads);
     jobs_ = static_cast<int64_t>(scenarios->size());
     for (const moe::Scenario* scenario : *scenarios) {
-      const Ceiling ceiling{arithmetic_ceiling(scenario->family1, *isa, threads), read};
+      const Ceiling ceiling{ceiling_of(scenario->family1, *isa, threads),
+                            ceiling_of(scenario->family2, *isa, threads), read};
       if (Status status = run_scenario(*scenario, ceiling); !status) {
         progress_.clear();
         return bad_input(status);
@@ -86,6 +89,12 @@ class Bench {
   }
 
  private:
+  const ArithmeticCeiling& ceiling_of(kernel::Family family, Isa isa, int threads) {
+    ArithmeticCeiling& ceiling = ceilings_[static_cast<int>(family)];
+    if (ceiling.rate == 0) ceiling = arithmetic_ceiling(family, isa, threads);
+    return ceiling;
+  }
+
   Status run_scenario(const moe::Scenario& scenario, const Ceiling& ceiling) {
     const RandomLayer layer(shape_, kSeed);
     LayerJob base = layer.job();
@@ -113,6 +122,15 @@ class Bench {
       row.operations = 2.0 * static_cast<double>(row.tokens * shape_.topk) * layer_weights / row.seconds;
       row.weight_bytes = row.experts * layer_weights * dtype_bits(scenario.weight) / 8 / row.seconds;
       row.ceiling = ceiling;
+      // Two of three products are Linear1's.
+      const double operations = row.operations * row.seconds;
+      const double arithmetic = operations * (2 / ceiling.linear1.rate + 1 / ceiling.linear2.rate) / 3;
+      row.efficiency = std::max(row.weight_bytes * row.seconds / ceiling.read, arithmetic) / row.seconds;
+      for (const char* what : {"Linear1 kernel", "Linear2 kernel"}) {
+        for (const auto& [name, value] : result->description) {
+          if (name == what) row.kernels.push_back(value);
+        }
+      }
       rows_.push_back(row);
     }
     return Status::ok();
@@ -125,24 +143,25 @@ class Bench {
                 options_.routing.c_str(), common_.ranks, common_.ranks == 1 ? "rank" : "ranks",
                 common_.transport.c_str());
     Table table({"scenario", "ISA", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s", "of peak",
-                 "weight GB/s", "of read"});
+                 "weight GB/s", "of read", "efficiency"});
     for (const Row& row : rows_) {
       table.add({row.scenario, row.isa, std::to_string(row.tokens), fixed(row.experts, 1),
                  std::to_string(row.calls), fixed(row.seconds * 1e3, 3),
                  fixed(static_cast<double>(row.tokens) / row.seconds, 0), fixed(row.operations * 1e-9, 1),
-                 percent(row.operations / row.ceiling.arithmetic), fixed(row.weight_bytes * 1e-9, 2),
-                 percent(row.weight_bytes / row.ceiling.read)});
+                 percent(row.operations / row.ceiling.linear1.rate), fixed(row.weight_bytes * 1e-9, 2),
+                 percent(row.weight_bytes / row.ceiling.read), percent(row.efficiency)});
     }
     table.print();
     std::printf("\nCeilings of this machine, same run:");
-    std::string last;
-    for (const Row& row : rows_) {
-      if (row.scenario == last) continue;
-      last = row.scenario;
-      std::printf(" %s %.1f GFLOP/s,", last.c_str(), row.ceiling.arithmetic * 1e-9);
+    for (const ArithmeticCeiling& ceiling : ceilings_) {
+      if (ceiling.rate > 0) std::printf(" %s %.1f GOP/s,", ceiling.name.c_str(), ceiling.rate * 1e-9);
     }
-    std::printf(" read %.2f GB/s.\nms: median of the calls, first rank in to last rank out.\n",
-                rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9);
+    std::printf(
+        " read %.2f GB/s.\nms: median of the calls, first rank in to last rank out. of peak: of the ceiling "
+        "of"
+        " Linear1.\nefficiency: the longer of the times for the weight bytes and for the operations, over the"
+        " time taken.\n",
+        rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9);
   }
 
   void print_json() const {
@@ -153,12 +172,17 @@ class Bench {
                        {"tokens", row.tokens},
                        {"experts", row.experts},
                        {"calls", row.calls},
-                       {"seconds", row.seconds},
+                       {"routing", options_.routing},
+                       {"ms", row.seconds * 1e3},
                        {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
-                       {"flops", row.operations},
-                       {"flops_ceiling", row.ceiling.arithmetic},
-                       {"weight_bytes_per_second", row.weight_bytes},
-                       {"read_ceiling", row.ceiling.read}});
+                       {"gflops", row.operations * 1e-9},
+                       {"weight_gbps", row.weight_bytes * 1e-9},
+                       {"efficiency", row.efficiency},
+                       {"kernels", row.kernels},
+                       {"ceilings",
+                        {{"linear1_gflops", row.ceiling.linear1.rate * 1e-9},
+                         {"linear2_gflops", row.ceiling.linear2.rate * 1e-9},
+                         {"read_gbps", row.ceiling.read * 1e-9}}}});
     }
     const nlohmann::ordered_json result = {{"shape", options_.shape},
                                            {"routing", options_.routing},
@@ -171,7 +195,8 @@ class Bench {
   const CommonOptions& common_;
   const BenchOptions& options_;
   Progress progress_;
-  int64_t jobs_ = 0;  ///< scenarios to run
+  ArithmeticCeiling ceilings_[kernel::kFamilyCount];  ///< measured when first needed
+  int64_t jobs_ = 0;                                  ///< scenarios to run
   Shape shape_;
   std::vector<Tokens> tokens_;
   std::vector<Row> rows_;

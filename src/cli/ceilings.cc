@@ -1,6 +1,7 @@
-// What this machine can do at best, measured: arithmetic of a tile on cached data, bandwidth of reading
-// memory.
+// What this machine can do at best, measured.
 #include "cli/ceilings.h"
+
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -71,21 +72,54 @@ double tile_rate(const kernel::Gemm& gemm, Clock::time_point until) {
          std::chrono::duration<double>(now - start).count();
 }
 
-}  // namespace
-
-double arithmetic_ceiling(kernel::Family family, Isa isa, int threads) {
-  const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    best = std::max(
-        best, on_threads(threads, [&](int, Clock::time_point until) { return tile_rate(gemm, until); }));
+double instruction_rate(const kernel::Peak& peak, Clock::time_point until) {
+  constexpr int64_t kIterations = 1000;
+  int64_t done = 0;
+  const auto start = Clock::now();
+  auto now = start;
+  while (now < until) {
+    peak.run(kIterations);
+    done += kIterations;
+    now = Clock::now();
   }
+  return static_cast<double>(done * peak.operations) / std::chrono::duration<double>(now - start).count();
+}
+
+template <class Work>
+double best_round(int threads, const Work& work) {
+  double best = 0;
+  for (int round = 0; round < kRounds; ++round) best = std::max(best, on_threads(threads, work));
   return best;
 }
 
-double read_ceiling(int threads) {
-  auto pages = base::Pages::allocate(kReadBytes, /*huge=*/true);
+bool applies(kernel::PeakKind kind, kernel::Family family) {
+  if (family == kernel::Family::kS8) return kind == kernel::PeakKind::kInt8;
+  return kind == kernel::PeakKind::kFloat32 || kind == kernel::PeakKind::kBf16;
+}
+
+}  // namespace
+
+double peak_rate(const kernel::Peak& peak, int threads) {
+  return best_round(threads, [&](int, Clock::time_point until) { return instruction_rate(peak, until); });
+}
+
+ArithmeticCeiling arithmetic_ceiling(kernel::Family family, Isa isa, int threads) {
+  ArithmeticCeiling best;
+  for (const kernel::Peak* peak : kernel::all_peaks()) {
+    if (peak->isa > isa || !applies(peak->kind, family) || !kernel::runnable(*peak)) continue;
+    const double rate = peak_rate(*peak, threads);
+    if (rate > best.rate) best = {peak->instruction, rate};
+  }
+  if (best.rate > 0) return best;
+  const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
+  return {gemm.name,
+          best_round(threads, [&](int, Clock::time_point until) { return tile_rate(gemm, until); })};
+}
+
+double read_ceiling(int threads, bool huge) {
+  auto pages = base::Pages::allocate(kReadBytes, huge);
   if (!pages) return 0;
+  if (!huge) madvise(pages->data(), kReadBytes, MADV_NOHUGEPAGE);
   std::memset(pages->data(), 1, kReadBytes);
   const size_t part = kReadBytes / sizeof(uint64_t) / kReadParts;
   const size_t words = part / static_cast<size_t>(threads);

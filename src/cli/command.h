@@ -34,6 +34,7 @@ void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& a
 void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_diff(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_ceilings(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 
 /// Prints "megamoe: message" to stderr and returns kBadInput.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernel/contract.h"
+#include "kernel/peak.h"
 
 #define MEGAMOE_GEMM(level, symbol)   \
   namespace megamoe::isa_##level {    \
@@ -12,7 +13,12 @@
   namespace megamoe::isa_##level {       \
     extern const kernel::RowOps row_ops; \
   }
+#define MEGAMOE_PEAK(level, symbol)   \
+  namespace megamoe::isa_##level {    \
+    extern const kernel::Peak symbol; \
+  }
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
 #undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
+#undef MEGAMOE_PEAK

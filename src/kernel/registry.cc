@@ -1,6 +1,7 @@
 // The lists behind registry.h and the choice of a kernel for a level.
 #include "kernel/registry.h"
 
+#include "base/isa_choice.h"
 #include "kernel/kernels.h"
 #include "kernel/self_check.h"
 
@@ -11,31 +12,53 @@ constexpr const Gemm* kGemms[] = {
 #define MEGAMOE_GEMM(level, symbol) &isa_##level::symbol,
 #define MEGAMOE_GROUP_GEMM(level, symbol)
 #define MEGAMOE_ROW_OPS(level)
+#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
 #undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
+#undef MEGAMOE_PEAK
 };
 
 constexpr const Gemm* kGroupGemms[] = {
 #define MEGAMOE_GEMM(level, symbol)
 #define MEGAMOE_GROUP_GEMM(level, symbol) &isa_##level::symbol,
 #define MEGAMOE_ROW_OPS(level)
+#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
 #undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
+#undef MEGAMOE_PEAK
 };
 
 constexpr const RowOps* kRowOps[] = {
 #define MEGAMOE_GEMM(level, symbol)
 #define MEGAMOE_GROUP_GEMM(level, symbol)
 #define MEGAMOE_ROW_OPS(level) &isa_##level::row_ops,
+#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
 #undef MEGAMOE_GEMM
 #undef MEGAMOE_GROUP_GEMM
 #undef MEGAMOE_ROW_OPS
+#undef MEGAMOE_PEAK
 };
+
+#if defined(__x86_64__)
+constexpr const Peak* kPeaks[] = {
+#define MEGAMOE_GEMM(level, symbol)
+#define MEGAMOE_GROUP_GEMM(level, symbol)
+#define MEGAMOE_ROW_OPS(level)
+#define MEGAMOE_PEAK(level, symbol) &isa_##level::symbol,
+#include "kernel/kernels.inc"
+#undef MEGAMOE_GEMM
+#undef MEGAMOE_GROUP_GEMM
+#undef MEGAMOE_ROW_OPS
+#undef MEGAMOE_PEAK
+};
+#else
+constexpr std::span<const Peak* const> kPeaks;
+#endif
 
 const Gemm& highest(std::span<const Gemm* const> gemms, Family family, Isa isa) {
   if (isa == Isa::kAmx && !amx_fault().empty()) isa = Isa::kAvx512Bf16;
@@ -56,6 +79,15 @@ std::span<const Gemm* const> all_group_gemms() {
 }
 std::span<const RowOps* const> all_row_ops() {
   return kRowOps;
+}
+
+std::span<const Peak* const> all_peaks() {
+  return kPeaks;
+}
+
+bool runnable(const Peak& peak) {
+  const base::Cpu& cpu = base::this_cpu();
+  return base::missing_for(peak.isa, cpu).empty() && (peak.features & ~cpu.features) == 0;
 }
 
 const Gemm& gemm_for(Family family, Isa isa) {

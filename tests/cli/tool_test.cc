@@ -100,9 +100,23 @@ TEST(Tool, BenchPrintsCeilings) {
   const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
   ASSERT_EQ(bench["rows"].size(), 14u);
   for (const json& row : bench["rows"]) {
-    EXPECT_GT(row["flops"].get<double>(), 0);
-    EXPECT_GT(row["flops_ceiling"].get<double>(), 0);
-    EXPECT_GT(row["read_ceiling"].get<double>(), 0);
+    for (const char* figure : {"ms", "gflops", "weight_gbps", "efficiency"}) {
+      EXPECT_GT(row[figure].get<double>(), 0) << figure;
+    }
+    for (const char* ceiling : {"linear1_gflops", "linear2_gflops", "read_gbps"}) {
+      EXPECT_GT(row["ceilings"][ceiling].get<double>(), 0) << ceiling;
+    }
+    EXPECT_EQ(row["kernels"].size(), 2u);
+    EXPECT_EQ(row["routing"], "uniform");
+  }
+}
+
+TEST(Tool, CeilingsOfThisMachine) {
+  const json ceilings = run_json("ceilings --threads 1");
+  ASSERT_GE(ceilings["rows"].size(), 2u);
+  for (const json& row : ceilings["rows"]) {
+    EXPECT_GT(row["one_thread"].get<double>(), 0) << row["what"];
+    EXPECT_GT(row["all_threads"].get<double>(), 0) << row["what"];
   }
 }
 
