@@ -40,8 +40,9 @@ enum class WeightCode : int { kStrip = 0, kE4M3, kE5M2, kE2M1, kInt4, kInt4Group
 inline constexpr int kWeightCodeCount = 7;
 inline constexpr int kMxGroup = 32;
 
-/// Sizes of groups of K that may have scales of their own.
-inline constexpr int64_t kGroupSizes[] = {32, 64, 128};
+/// Sizes of groups of K that may have scales of their own. Not inline: that would be one symbol for all
+/// levels.
+constexpr int64_t kGroupSizes[] = {32, 64, 128};
 constexpr int64_t groups_of(int64_t k, int64_t group) {
   return (k + group - 1) / group;
 }

@@ -50,7 +50,7 @@ void pack_rows(const kernel::PackRows& p) {
 /// Registers: accumulators [row half][column half], the row halves of A, the column halves of B.
 constexpr int kC00 = 0, kC01 = 1, kC10 = 2, kC11 = 3, kA0 = 4, kA1 = 5, kB0 = 6, kB1 = 7;
 
-TileConfig shapes(int first_rows, int second_rows) {
+[[gnu::noinline]] void configure_shapes(int first_rows, int second_rows) {
   TileConfig config;
   const auto shape = [&config](int tile, int rows) {
     if (rows == 0) return;
@@ -60,7 +60,7 @@ TileConfig shapes(int first_rows, int second_rows) {
   for (int tile : {kC00, kC01, kA0}) shape(tile, first_rows);
   for (int tile : {kC10, kC11, kA1}) shape(tile, second_rows);
   for (int tile : {kB0, kB1}) shape(tile, kTileRows);
-  return config;
+  configure(config);
 }
 
 template <Family kFamily, int kC, int kA, int kB>
@@ -99,7 +99,7 @@ struct alignas(64) Tail {
 template <Family kFamily, bool kTwoHalves>
 void tile_amx(const kernel::Tile& t) {
   const int first_rows = kTwoHalves ? (t.rows + 1) / 2 : t.rows;
-  configure(shapes(first_rows, t.rows - first_rows));
+  configure_shapes(first_rows, t.rows - first_rows);
   const std::byte* a = static_cast<const std::byte*>(t.a);
   const std::byte* b = static_cast<const std::byte*>(t.panel);
   const int64_t dwords = kernel::panel_bytes(kFamily, t.k) / kPanelRowBytes;
