@@ -116,6 +116,11 @@ typedef struct megamoe_linear_weights {
   const megamoe_tensor* bias;
   int64_t bias_count;
   int64_t interleave; /* gate columns before their up columns, 0 = all; as megamoe::LinearWeights */
+  const megamoe_tensor* added_bias;
+  int64_t added_bias_count;
+  int64_t scale_group; /* k that share a scale, 0 = as the type has it; as megamoe::LinearWeights */
+  const megamoe_tensor* zero;
+  int64_t zero_count;
 } megamoe_linear_weights;
 MEGAMOE_API void megamoe_init_linear_weights(megamoe_linear_weights* weights, size_t struct_size);
 

@@ -130,8 +130,11 @@ struct LinearWeights {
   /// int4 with scale_group: int8 zero points in [-120, 119], shaped as the scales; a weight is scale * (code
   /// - zero). Empty = 0.
   std::vector<TensorView> zero;
-  /// float32 per output channel, added after the channel scale (E_local, N) or E_local x (N,); usually empty.
+  /// float32 per output channel (E_local, N) or E_local x (N,), added after all scales; with int4 and a scale
+  /// per channel added before the scale of the token, as the operator document has it. Usually empty.
   std::vector<TensorView> bias;
+  /// The same, added after all scales where `bias` is not: with int4 and a scale per channel only.
+  std::vector<TensorView> added_bias;
   bool k_last = false;  ///< the reduction dimension is the last one
   /// Gated Linear1 with separate gate and up tensors: then `weight` holds the gate columns (N = I) and `up`
   /// the up columns, in equal shapes. Otherwise empty. Scales cover both, gate first, either way.

@@ -122,7 +122,9 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
   } lists[] = {{"", w.weight, w.weight_count, result.weight},
                {".scale", w.scale, w.scale_count, result.scale},
                {".up", w.up, w.up_count, result.up},
-               {".bias", w.bias, w.bias_count, result.bias}};
+               {".bias", w.bias, w.bias_count, result.bias},
+               {".added_bias", w.added_bias, w.added_bias_count, result.added_bias},
+               {".zero", w.zero, w.zero_count, result.zero}};
   for (const auto& list : lists) {
     auto converted = to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str());
     if (!converted) return converted.status();
@@ -130,6 +132,7 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
   }
   result.k_last = w.k_last != 0;
   result.interleave = w.interleave;
+  result.scale_group = w.scale_group;
   return result;
 }
 

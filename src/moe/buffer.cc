@@ -15,6 +15,7 @@
 #include "comm/segment_header.h"
 #include "moe/limits.h"
 #include "moe/validate.h"
+#include "pack/panel_source.h"
 
 namespace megamoe {
 namespace moe {
@@ -75,7 +76,8 @@ size_t strip_bytes(int64_t k) {
     stored = std::max(stored, kernel::stored_panel_bytes(code, Family::kBf16, k, widest));
   }
   const int64_t groups = kernel::groups_of(k, kernel::kGroupSizes[0]);
-  const int64_t rows = (2 * groups + 3) * kernel::kPanelColumns * static_cast<int64_t>(sizeof(float));
+  const int64_t rows =
+      (2 * groups + pack::kColumnRows) * kernel::kPanelColumns * static_cast<int64_t>(sizeof(float));
   return static_cast<size_t>(kernel::panel_bytes(Family::kBf16, k) + rows + stored);
 }
 

@@ -294,12 +294,22 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   MEGAMOE_RETURN_IF_ERROR(check_zeros(weights.zero, g, who + ".zero"));
   if (g.form.group != 0) g.form.scales = weights.scale[0].dtype;
   g.form.zeros = !weights.zero.empty();
+  std::string bias_name = who;
+  bias_name.replace(who.find("weight"), std::string("weight").size(), "bias");
   if (!weights.bias.empty()) {
-    std::string bias_name = who;
-    bias_name.replace(who.find("weight"), std::string("weight").size(), "bias");
-    if (Status status = check_rows(weights.bias, g, {g.n}, {DType::kFloat32}, bias_name); !status)
-      return status;
+    MEGAMOE_RETURN_IF_ERROR(check_rows(weights.bias, g, {g.n}, {DType::kFloat32}, bias_name));
     g.has_bias = true;
+  }
+  if (!weights.added_bias.empty()) {
+    std::string added_name = bias_name;
+    added_name.insert(bias_name.find("bias"), "added_");
+    if (!g.bias_is_shift()) {
+      return invalid(added_name + " has " + text(static_cast<int64_t>(weights.added_bias.size())) +
+                     " tensors: expected none without int4 weights with a scale per channel, use " +
+                     bias_name);
+    }
+    MEGAMOE_RETURN_IF_ERROR(check_rows(weights.added_bias, g, {g.n}, {DType::kFloat32}, added_name));
+    g.has_added_bias = true;
   }
   return g;
 }

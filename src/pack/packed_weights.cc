@@ -77,6 +77,7 @@ Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const Lin
   impl->sums_ = reinterpret_cast<int32_t*>(take(g.has_sums()));
   impl->scales_ = reinterpret_cast<float*>(take(g.has_channel_scales()));
   impl->bias_ = reinterpret_cast<float*>(take(g.has_bias));
+  impl->added_bias_ = reinterpret_cast<float*>(take(g.has_added_bias));
 
   const int64_t at_once = packer.columns_contiguous() ? kPanelsAtOnce : 1;
   const int64_t rows_at_once = packer.columns_contiguous() ? kRowsAtOnce : g.k;
@@ -98,6 +99,7 @@ Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const Lin
       if (impl->bias_ != nullptr) {
         packer.pack_bias(expert, p, impl->sums_ == nullptr ? nullptr : impl->sums_ + i, impl->bias_ + i);
       }
+      if (impl->added_bias_ != nullptr) packer.pack_added_bias(expert, p, impl->added_bias_ + i);
     }
   });
   return impl;

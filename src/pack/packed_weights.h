@@ -9,7 +9,7 @@
 namespace megamoe {
 
 /// One allocation: panels [expert][panel], then with the s8 family column sums [expert][panel][32], then with
-/// channel scales the scales and with biases the biases, [expert][panel][32] each.
+/// channel scales the scales and with biases the biases of both kinds, [expert][panel][32] each.
 class PackedWeights::Impl {
  public:
   static Result<std::unique_ptr<Impl>> pack(const LinearWeights& weights, bool gated, const char* name,
@@ -21,8 +21,8 @@ class PackedWeights::Impl {
     const int64_t i = expert * geometry_.panels() + index;
     const auto row = [&](auto* rows) { return rows == nullptr ? nullptr : rows + i * kernel::kPanelColumns; };
     const bool shift = geometry_.bias_is_shift();
-    return {memory_.data() + i * panel_bytes_, row(sums_), row(scales_), shift ? row(bias_) : nullptr,
-            shift ? nullptr : row(bias_),      nullptr};
+    return {memory_.data() + i * panel_bytes_,     row(sums_), row(scales_), shift ? row(bias_) : nullptr,
+            shift ? row(added_bias_) : row(bias_), nullptr};
   }
 
  private:
@@ -32,6 +32,7 @@ class PackedWeights::Impl {
   int32_t* sums_ = nullptr;
   float* scales_ = nullptr;
   float* bias_ = nullptr;
+  float* added_bias_ = nullptr;
 };
 
 }  // namespace megamoe

@@ -234,6 +234,13 @@ void PanelPacker::pack_bias(int64_t expert, int64_t index, const int32_t* sums, 
   }
 }
 
+void PanelPacker::pack_added_bias(int64_t expert, int64_t index, float* bias) const {
+  for (int j = 0; j < kColumns; ++j) {
+    const int64_t column = geometry_.column(index, j);
+    bias[j] = column < 0 ? 0.0f : channel_bias(weights_.added_bias, expert, column);
+  }
+}
+
 bool PanelPacker::columns_contiguous() const {
   return geometry_.experts > 0 && geometry_.code == kernel::WeightCode::kStrip &&
          weight_matrix(weights_.weight, weights_.k_last, 0).n_step == 1;

@@ -30,6 +30,8 @@ class PanelPacker {
   /// hi + lo + 8, and its bias makes up for the 8: with the whole q in the product, 8 x column sum x scale
   /// goes out again.
   void pack_bias(int64_t expert, int64_t index, const int32_t* sums, float* bias) const;
+  /// Writes the 32 biases that are added after all scales, 0 for missing columns.
+  void pack_added_bias(int64_t expert, int64_t index, float* bias) const;
 
   /// True where neighbouring columns are neighbours in memory, so that several panels at a time read whole
   /// rows.

@@ -35,20 +35,24 @@ class RawSource final : public PanelSource {
     auto* const sums = reinterpret_cast<int32_t*>(rows);
     auto* const scales = reinterpret_cast<float*>(rows + kRowBytes);
     auto* const bias = reinterpret_cast<float*>(rows + 2 * kRowBytes);
+    auto* const added = reinterpret_cast<float*>(rows + 3 * kRowBytes);
     const bool coded = geometry_.code != kernel::WeightCode::kStrip;
-    std::byte* const stored = coded ? rows + 3 * kRowBytes : strip;
+    std::byte* const stored = coded ? rows + kColumnRows * kRowBytes : strip;
     packer_.pack(expert, index, 0, geometry_.k, stored, sums);
     if (geometry_.has_channel_scales()) packer_.pack_scales(expert, index, scales);
     if (geometry_.has_bias) packer_.pack_bias(expert, index, sums, bias);
+    if (geometry_.has_added_bias) packer_.pack_added_bias(expert, index, added);
     Panel panel{strip, geometry_.has_sums() ? sums : nullptr,
                 geometry_.has_channel_scales() ? scales : nullptr,
                 geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
-                geometry_.has_bias && !geometry_.bias_is_shift() ? bias : nullptr};
+                geometry_.has_added_bias                           ? added
+                : geometry_.has_bias && !geometry_.bias_is_shift() ? bias
+                                                                   : nullptr};
     if (coded) decode(ops_, geometry_, stored, strip, panel);
     return panel;
   }
   int64_t strip_bytes() const override {
-    return geometry_.strip_bytes() + 3 * kRowBytes + geometry_.stored_bytes();
+    return geometry_.strip_bytes() + kColumnRows * kRowBytes + geometry_.stored_bytes();
   }
   const std::byte* stored(int64_t, int64_t) const override { return nullptr; }
 

@@ -23,6 +23,9 @@ struct Panel {
   const float* group_scales = nullptr;  ///< [groups][32] in panel order, where the product has groups
 };
 
+/// Rows of 32 numbers that a panel made from raw weights may have beside its codes.
+inline constexpr int64_t kColumnRows = 4;
+
 /// Geometry of a linear layer in panels.
 struct Geometry {
   DType dtype = DType::kUndefined;
@@ -31,6 +34,7 @@ struct Geometry {
   ScaleKind scales = ScaleKind::kNone;
   kernel::GroupForm form;
   bool has_bias = false;
+  bool has_added_bias = false;  ///< beside a bias that is a shift, or alone
   int64_t experts = 0;
   int64_t k = 0;
   int64_t n = 0;           ///< columns as stored: 2I for a gated Linear1
@@ -59,7 +63,8 @@ struct Geometry {
   bool bias_is_shift() const { return code == kernel::WeightCode::kInt4; }
   /// Rows of 32 floats that a stored panel has beside its codes: column sums, channel scales, biases.
   int64_t panel_rows() const {
-    return (has_sums() ? 1 : 0) + (has_channel_scales() ? 1 : 0) + (has_bias ? 1 : 0);
+    return (has_sums() ? 1 : 0) + (has_channel_scales() ? 1 : 0) + (has_bias ? 1 : 0) +
+           (has_added_bias ? 1 : 0);
   }
   /// Memory of all packed panels. Panels of 4-bit codes fill half cache lines, so their end is rounded up.
   size_t packed_bytes() const {

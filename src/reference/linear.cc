@@ -179,14 +179,14 @@ Status check_zeros(const LinearWeights& weights, const Scenario& scenario, const
   return Status::ok();
 }
 
-Status check_biases(const LinearWeights& weights, const LinearForm& form, const std::string& name) {
-  if (weights.bias.empty()) return Status::ok();
-  MEGAMOE_RETURN_IF_ERROR(check_count(weights.bias, name, form.experts));
-  for (size_t i = 0; i < weights.bias.size(); ++i) {
-    const std::string at = indexed(name, i, weights.bias.size());
-    MEGAMOE_RETURN_IF_ERROR(check_type(weights.bias[i], at, {DType::kFloat32}));
-    MEGAMOE_RETURN_IF_ERROR(check_plain(weights.bias[i], at));
-    MEGAMOE_RETURN_IF_ERROR(check_shapes(weights.bias, at, i, form.experts, {form.n}));
+Status check_biases(const std::vector<TensorView>& biases, const LinearForm& form, const std::string& name) {
+  if (biases.empty()) return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(check_count(biases, name, form.experts));
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const std::string at = indexed(name, i, biases.size());
+    MEGAMOE_RETURN_IF_ERROR(check_type(biases[i], at, {DType::kFloat32}));
+    MEGAMOE_RETURN_IF_ERROR(check_plain(biases[i], at));
+    MEGAMOE_RETURN_IF_ERROR(check_shapes(biases, at, i, form.experts, {form.n}));
   }
   return Status::ok();
 }
@@ -324,7 +324,17 @@ Status check_linear(const LinearWeights& weights, const Scenario& scenario, cons
   MEGAMOE_RETURN_IF_ERROR(check_group(weights, scenario, name));
   MEGAMOE_RETURN_IF_ERROR(check_scales(weights, scenario, form, form.prefix + "weight_scales" + index, name));
   MEGAMOE_RETURN_IF_ERROR(check_zeros(weights, scenario, form, name + ".zero"));
-  return check_biases(weights, form, form.prefix + "bias" + index);
+  const std::string bias_name = form.prefix + "bias" + index, added_name = form.prefix + "added_bias" + index;
+  MEGAMOE_RETURN_IF_ERROR(check_biases(weights.bias, form, bias_name));
+  const bool compensates =
+      scenario.weight == DType::kInt4 && scenario.weight_scaling == WeightScaling::kPerColumn;
+  if (!compensates && !weights.added_bias.empty()) {
+    return Status(Code::kInvalidArgument, added_name + " has " + std::to_string(weights.added_bias.size()) +
+                                              " tensors: expected none without int4 weights with a scale per "
+                                              "column, use " +
+                                              bias_name);
+  }
+  return check_biases(weights.added_bias, form, added_name);
 }
 
 ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario, int64_t expert, int64_t k,
@@ -346,20 +356,25 @@ ExpertMatrix read_expert(const LinearWeights& weights, const Scenario& scenario,
     apply_group_scales(weights, scaling, expert, matrix);
   }
   if (!weights.bias.empty()) matrix.bias = read_vector(weights, weights.bias, expert, n);
+  if (!weights.added_bias.empty()) matrix.added = read_vector(weights, weights.added_bias, expert, n);
   return matrix;
 }
 
 std::vector<float> linear(const Scenario& scenario, const CodedRow& row, const ExpertMatrix& matrix,
                           float bias_weight) {
-  if (scenario.weight == DType::kInt4 && !matrix.scale.empty() && !matrix.bias.empty())
-    return compensated_sums(row, matrix);
+  // In int4 with a scale per column the bias is part of the scheme, and another one may come behind the
+  // scales.
+  const bool compensates = scenario.weight == DType::kInt4 && !matrix.scale.empty();
+  const std::vector<float>& late = compensates ? matrix.added : matrix.bias;
   std::vector<float> out;
-  if (scenario.scaling == Scaling::kPerRow) {
+  if (compensates && !matrix.bias.empty()) {
+    out = compensated_sums(row, matrix);
+  } else if (scenario.scaling == Scaling::kPerRow) {
     out = scaled_sums(row, matrix);
   } else {
     for (double sum : multiply(matrix, [&](int64_t k) { return value(row, k); })) out.push_back(fl32(sum));
   }
-  for (size_t n = 0; n < matrix.bias.size(); ++n) out[n] = out[n] + matrix.bias[n] * bias_weight;
+  for (size_t n = 0; n < late.size(); ++n) out[n] = out[n] + late[n] * bias_weight;
   return out;
 }
 

@@ -33,6 +33,7 @@ struct ExpertMatrix {
   std::vector<double> weight;
   std::vector<float> scale;  ///< (n,), empty where there is none per column
   std::vector<float> bias;   ///< (n,), or empty
+  std::vector<float> added;  ///< (n,), or empty: added after all scales where `bias` is not
 };
 
 /// The matrix of one expert of checked weights.

@@ -26,6 +26,7 @@ Option make(const char* name, const std::function<void(LayerOptions&)>& set, boo
 
 // A scenario whose weights and token codes differ from those of the given one.
 std::string other_scenario(const ScenarioTraits& traits) {
+  if (traits.group != 0) return traits.mode == 0 ? "A16W16" : "A8W8-INT";
   if (traits.weight == DType::kBFloat16) return "A8W8-INT";
   if (traits.channel_scales()) return traits.nibbles() ? "A8W8-INT" : "A8W4-INT";
   return traits.nibbles() ? "A8W8-FP-E5M2" : "A4W4-FP";
@@ -36,6 +37,8 @@ std::vector<Option> options_of(const ScenarioTraits& traits) {
       make("biases", [](LayerOptions& o) { o.biases = true; }),
       make("early weights", [](LayerOptions& o) { o.topk_weights_type = 1; }),
       make("early weights and biases", [](LayerOptions& o) { o.topk_weights_type = 1, o.biases = true; }),
+      make("biases without compensation, early weights",
+           [](LayerOptions& o) { o.topk_weights_type = 1, o.biases = true, o.compensation = false; }),
       make("rows back as E5M2", [](LayerOptions& o) { o.combine_quant_mode = 3; }),
       make("rows back as E4M3", [](LayerOptions& o) { o.combine_quant_mode = 4; }),
       make("topology 1", [](LayerOptions& o) { o.topo_type = 1; }),
@@ -168,14 +171,11 @@ TEST(MostSlots, ComeBackBesideSharedExperts) {
   EXPECT_EQ(ranks[0].counts[0], kSlots);
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, Options,
-                         testing::Values("A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W8-FP-E5M2",
-                                         "A8W4-FP", "A4W4-FP"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Scenarios, Options, testing::ValuesIn(test::scenario_names()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace megamoe

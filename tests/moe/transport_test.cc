@@ -90,9 +90,7 @@ TEST_P(Transports, ShmHasTheBitsOfLocalWithEveryKindOfRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, Transports,
-                         testing::Values("A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W8-FP-E5M2",
-                                         "A8W4-FP", "A4W4-FP"),
+INSTANTIATE_TEST_SUITE_P(Scenarios, Transports, testing::ValuesIn(test::scenario_names()),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

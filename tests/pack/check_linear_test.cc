@@ -70,6 +70,21 @@ TEST(CheckLinear, GateAndUpColumnsInTurn) {
                "weight1_interleave = 1: expected 0 with separate up tensors");
 }
 
+TEST(CheckLinear, AddedBiases) {
+  LinearWeights w = int8();
+  w.added_bias = {tensor(DType::kFloat32, {4, 6})};
+  expect_error(
+      w, true, Code::kInvalidArgument,
+      "added_bias1 has 1 tensors: expected none without int4 weights with a scale per channel, use bias1");
+  w.weight = {tensor(DType::kInt4, {4, 8, 6})};
+  auto g = pack::check_linear(w, true, "weight1");
+  ASSERT_TRUE(g) << g.status().message();
+  EXPECT_TRUE(g->has_added_bias);
+  w.added_bias = {tensor(DType::kFloat32, {4, 7})};
+  expect_error(w, true, Code::kInvalidArgument, "shared_added_bias1 has shape (4, 7): expected (4, 6)",
+               "shared_weight1");
+}
+
 TEST(CheckLinear, PairsOfNibbles) {
   LinearWeights w;
   w.scale = {tensor(DType::kFloat32, {4, 6})};

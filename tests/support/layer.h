@@ -45,9 +45,10 @@ struct RankTokens {
 struct LayerOptions {
   DType x = DType::kBFloat16;  ///< bfloat16 or float16
   DType y = DType::kBFloat16;
-  bool coded_x = false;    ///< x comes as the scenario's codes, with scales
-  bool biases = false;     ///< of all layers
-  int64_t interleave = 0;  ///< of gate and up columns
+  bool coded_x = false;      ///< x comes as the scenario's codes, with scales
+  bool biases = false;       ///< of all layers
+  bool compensation = true;  ///< biases of int4 with a scale per channel are of both kinds
+  int64_t interleave = 0;    ///< of gate and up columns
   int64_t shared_experts = 0;
   std::string shared_scenario;  ///< empty: as the layer
   int topk_weights_type = 0;
@@ -97,17 +98,17 @@ class TestLayer {
 
   /// Weights of one rank as the operator stores them: (E_local, K, N).
   LinearWeights linear1(int ranks, int rank) const {
-    return in_turn(weight1_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank)));
+    return in_turn(chosen(weight1_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank))));
   }
   LinearWeights linear2(int ranks, int rank) const {
-    return weight2_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank));
+    return chosen(weight2_.view(rank * experts_per_rank(ranks), local_experts(ranks, rank)));
   }
   /// Codes and scales of layer 1 or 2, of all experts, to change them.
   std::vector<std::byte>& codes(int layer) { return layer == 1 ? weight1_.codes() : weight2_.codes(); }
   std::vector<std::byte>& scales(int layer) { return layer == 1 ? weight1_.scales() : weight2_.scales(); }
   /// The shared experts are the same on every rank.
-  LinearWeights shared1() const { return in_turn(shared1_.view(0, options_.shared_experts)); }
-  LinearWeights shared2() const { return shared2_.view(0, options_.shared_experts); }
+  LinearWeights shared1() const { return in_turn(chosen(shared1_.view(0, options_.shared_experts))); }
+  LinearWeights shared2() const { return chosen(shared2_.view(0, options_.shared_experts)); }
   DType shared_out() const {
     if (options_.shared_experts == 0 || options_.shared_scenario.empty()) return DType::kUndefined;
     return shared_traits().out == DType::kUndefined ? DType::kBFloat16 : shared_traits().out;
@@ -209,6 +210,10 @@ class TestLayer {
 
  private:
   int64_t experts_per_rank(int ranks) const { return (shape_.experts + ranks - 1) / ranks; }
+  LinearWeights chosen(LinearWeights weights) const {
+    if (!weights.added_bias.empty() && !options_.compensation) weights.bias.clear();
+    return weights;
+  }
   LinearWeights in_turn(LinearWeights weights) const {
     weights.interleave = options_.interleave;
     return weights;

@@ -31,6 +31,8 @@ struct ScenarioTraits {
            (weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1);
   }
   bool channel_scales() const { return group == 0 && (weight == DType::kInt8 || weight == DType::kInt4); }
+  /// The bias is part of the scheme, and another one may be added.
+  bool compensates() const { return channel_scales() && nibbles(); }
   bool zeros() const { return group != 0 && nibbles(); }
   /// Rows and columns of group scales of a layer K x N.
   int64_t scale_rows(int64_t n) const { return weight == DType::kFloat8E4M3 ? (n + 127) / 128 : n; }
@@ -59,6 +61,12 @@ inline const ScenarioTraits& traits_of(const std::string& name) {
   throw std::runtime_error("no scenario " + name);
 }
 
+inline std::vector<const char*> scenario_names() {
+  std::vector<const char*> names;
+  for (const ScenarioTraits& traits : kScenarioTraits) names.push_back(traits.name);
+  return names;
+}
+
 /// A byte of codes of moderate size: MXFP8 codes of magnitude 0.25 to 8, all int8, all pairs of nibbles.
 inline int moderate_code(DType type, std::mt19937& random) {
   const int any = static_cast<int>(random() % 256);
@@ -78,10 +86,14 @@ class ScenarioWeights {
     if (traits.mx()) fill_mx_scales(experts * n * ((k + 63) / 64) * 2, random);
     if (traits.channel_scales()) fill_channel_scales(experts * n, random);
     if (traits.group != 0) fill_group_scales(experts * traits.scale_rows(n) * traits.groups(k), random);
-    // A bias of the size of the values it is added to; that of int4 stands before the row scale of about
+    if (!biases) return;
+    // Of the size of the values they are added to; the bias of int4 stands before the row scale of about
     // 0.03.
-    std::normal_distribution<float> normal(0.f, traits.channel_scales() && traits.nibbles() ? 20.f : 0.5f);
-    for (int64_t i = 0; biases && i < experts * n; ++i) bias_.push_back(normal(random));
+    std::normal_distribution<float> before(0.f, 20.f), after(0.f, 0.5f);
+    for (int64_t i = 0; i < experts * n; ++i) {
+      if (traits.compensates()) added_bias_.push_back(after(random));
+      bias_.push_back(traits.compensates() ? before(random) : after(random));
+    }
   }
 
   /// Experts [first, first + count).
@@ -89,7 +101,13 @@ class ScenarioWeights {
     LinearWeights result;
     if (count == 0) return result;
     const std::byte* start = weight_.data() + first * k_ * n_ * dtype_bits(traits_->weight) / 8;
-    if (!bias_.empty()) result.bias = {TensorView(bias_.data() + first * n_, DType::kFloat32, {count, n_})};
+    const auto per_column = [&](const std::vector<float>& values) {
+      return values.empty()
+                 ? std::vector<TensorView>()
+                 : std::vector{TensorView(values.data() + first * n_, DType::kFloat32, {count, n_})};
+    };
+    result.bias = per_column(bias_);
+    result.added_bias = per_column(added_bias_);
     if (traits_->mx()) {
       const int64_t groups = (k_ + 63) / 64;
       result.k_last = true;
@@ -168,7 +186,7 @@ class ScenarioWeights {
   int64_t k_ = 0, n_ = 0;
   std::vector<std::byte> weight_, scale_;
   std::vector<int8_t> zero_;
-  std::vector<float> bias_;
+  std::vector<float> bias_, added_bias_;
 };
 
 }  // namespace megamoe::test
