@@ -36,8 +36,8 @@ template <bool kAmax>
 struct MxRoundUp {
   template <class Code, class Int>
   [[gnu::always_inline]] static MxScales<Int> scales(Int largest) {
-    constexpr int kLeast = 0x38d2;   // bfloat16 of 1e-4
-    constexpr int kMantissa = 0x60;  // of the largest code of both formats, 1.75
+    constexpr int kLeast = 0x38d2;  // bfloat16 of 1e-4
+    constexpr int kMantissa = Code::kLargest >> 16 & 0x7f;
     if (kAmax) largest = Int::max(largest, Int::set(kLeast));
     const Int exponent = Int::template shift_right<7>(largest);
     const Int raise =
@@ -135,6 +135,7 @@ using MxFloorE2M1 = Mx<E2M1, MxFloor<false>>;
 using MxFloorSubnormalE2M1 = Mx<E2M1, MxFloor<true>>;
 using MxRoundUpE5M2 = Mx<E5M2, MxRoundUp<false>>;
 using MxRoundUpE4M3 = Mx<E4M3, MxRoundUp<false>>;
+using MxRoundUpE2M1 = Mx<E2M1, MxRoundUp<false>>;
 using MxRoundUpAmaxE5M2 = Mx<E5M2, MxRoundUp<true>>;
 using MxRoundUpAmaxE4M3 = Mx<E4M3, MxRoundUp<true>>;
 

@@ -62,6 +62,7 @@ constexpr Rule kRules[] = {
     {"mx_floor_subnormal_e2m1", Family::kMxFloorSubnormal, kE2M1},
     {"mx_round_up_e5m2", Family::kMxRoundUp, kE5M2},
     {"mx_round_up_e4m3", Family::kMxRoundUp, kE4M3},
+    {"mx_round_up_e2m1", Family::kMxRoundUp, kE2M1},
     {"mx_round_up_amax_e5m2", Family::kMxRoundUpAmax, kE5M2},
     {"mx_round_up_amax_e4m3", Family::kMxRoundUpAmax, kE4M3},
     {"fp8_group128_e5m2", Family::kGroup, kE5M2},
@@ -107,11 +108,10 @@ float truncated_to_bf16(float value) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000u);
 }
 
-/// Exponent of the smallest power of two p with value <= 1.75 * 2^emax * p, both formats ending in 1.75 *
-/// 2^emax.
-int round_up_exponent(float value, int emax) {
-  const int exponent = std::ilogb(value);
-  return exponent - emax + (value > std::ldexp(1.75f, exponent) ? 1 : 0);
+/// Exponent of the smallest power of two p with value <= largest code * p.
+int round_up_exponent(float value, const Target& target) {
+  const int exponent = std::ilogb(value) - target.emax;
+  return exponent + (value > std::ldexp(target.largest, exponent) ? 1 : 0);
 }
 
 void mx(const Rule& rule, const std::vector<float>& x, QuantisedRow& out) {
@@ -134,7 +134,7 @@ void mx(const Rule& rule, const std::vector<float>& x, QuantisedRow& out) {
         zero = true;
       } else {
         const int field = subnormal ? 0 : std::ilogb(largest) + 127;
-        byte = field <= rule.target.emax ? 1 : round_up_exponent(largest, rule.target.emax) + 127;
+        byte = field <= rule.target.emax ? 1 : round_up_exponent(largest, rule.target) + 127;
       }
     }
     out.scale_bytes.push_back(finite ? static_cast<uint8_t>(byte) : 0xff);
@@ -162,7 +162,7 @@ void fp8_groups(const Rule& rule, const std::vector<float>& x, QuantisedRow& out
     float scale = largest / rule.target.largest;
     if (rule.family != Family::kBlock) {
       const int exponent =
-          largest < 0x1p-126f ? -126 : std::max(-126, round_up_exponent(largest, rule.target.emax));
+          largest < 0x1p-126f ? -126 : std::max(-126, round_up_exponent(largest, rule.target));
       scale = std::ldexp(1.0f, exponent);
     }
     out.scales.push_back(scale);

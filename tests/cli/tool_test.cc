@@ -166,7 +166,7 @@ TEST(Tool, FormatTablesStandInTheDocument) {
   }
   const json rows = run_json("info --formats");
   EXPECT_EQ(rows["formats"].size(), 10u);
-  EXPECT_EQ(rows["rules"].size(), 20u);
+  EXPECT_EQ(rows["rules"].size(), 21u);
 }
 
 TEST(Tool, VectorsWritesOutputsAndErrors) {

@@ -49,12 +49,15 @@ std::vector<float> group_with(float largest) {
 TEST(Quantise, Mxfp4ScaleBytes) {
   for (Isa isa : levels()) {
     const float largest[] = {1.2f, 2.7f, 5.5f, 6.0f, 7.0f};
-    const int bytes[] = {125, 126, 127, 127, 127};
+    const int bytes[] = {125, 126, 127, 127, 127}, up[] = {125, 126, 127, 127, 128};
     for (int i = 0; i < 5; ++i) {
       const Quantised q = mx("mx_floor_e2m1", DType::kFloat4E2M1, group_with(largest[i]), isa);
       EXPECT_EQ(q.scales[0], bytes[i]) << largest[i];
+      const Quantised u = mx("mx_round_up_e2m1", DType::kFloat4E2M1, group_with(largest[i]), isa);
+      EXPECT_EQ(u.scales[0], up[i]) << largest[i];
       if (i == 4) {
         EXPECT_EQ(q.codes[6] >> 4, 7);  // 7 saturates to 6
+        EXPECT_EQ(u.codes[6] >> 4, 6);  // 3.5 to the even neighbour 4 of scale 2
       }
     }
   }
