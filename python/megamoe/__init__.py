@@ -12,7 +12,7 @@ from typing import Any
 from . import _core, ops
 from ._core import Code, DeadlineError, Group
 from .buffer import SymmBuffer, TraceSpan
-from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe
+from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe, mega_moe_v1
 from .quantise import QuantRule, cast, dequantise, quant_rules, quantise
 from .routing import (
     moe_gating_top_k,
@@ -45,6 +45,7 @@ __all__ = [
     "get_symm_buffer_for_mega_moe",
     "info",
     "mega_moe",
+    "mega_moe_v1",
     "moe_gating_top_k",
     "moe_init_routing_v3",
     "moe_token_permute",

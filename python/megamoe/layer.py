@@ -63,9 +63,9 @@ def mega_moe(
     ml_dtypes), of any strides; nothing large is copied. No gradient flows through the call.
 
     Args:
-        x: (T, H) bfloat16 or float16, T at most num_max_tokens_per_rank; T may differ between ranks. Where the buffer
-            passes codes through (dispatch_quant_mode 0 with an FP8 or FP4 type): codes of that type, FP8 also
-            as uint8, FP4 (T, H / 2) uint8 or `torch.float4_e2m1fn_x2`.
+        x: (T, H) bfloat16 or float16, T at most num_max_tokens_per_rank; T may differ between ranks. Where
+            the buffer passes codes through (dispatch_quant_mode 0 with an FP8 or FP4 type): codes of that
+            type, FP8 also as uint8, FP4 (T, H / 2) uint8 or `torch.float4_e2m1fn_x2`.
         topk_ids: (T, K) int32 or int64: experts in [0, E), or -1 for a slot that is not used.
         topk_weights: (T, K) float32 or bfloat16.
         l1_weights: Linear1 of this rank's experts: one array or a list of E_local arrays without the first
@@ -105,8 +105,9 @@ def mega_moe(
         combine_comm_mode: None, or that of the buffer.
 
     Returns:
-        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) of the type of `x`, bfloat16 where x
-        is codes; expert_token_nums (E_local,) int32, rows each expert of this rank received from all ranks.
+        (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) of the type of `x`, bfloat16
+        where `x` is codes; expert_token_nums (E_local,) int32, rows each expert of this rank received from
+        all ranks.
 
     Raises:
         TypeError, ValueError: an argument of some rank is wrong, or more tokens came than there is room for.
@@ -154,12 +155,7 @@ def mega_moe(
         activation_params,
         combine_comm_mode,
     )
-    torch = tensors.torch_if_loaded()
-    if torch is not None and torch.compiler.is_compiling():
-        from . import torch_layer
-
-        return torch_layer.call(sym_buffer, call)
-    return run_call(sym_buffer, call)
+    return start_call(sym_buffer, call)
 
 
 class CallArguments(NamedTuple):
@@ -194,10 +190,30 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
     return buffer.plan(key, make)
 
 
-def run_call(buffer: SymmBuffer, call: CallArguments) -> tuple[Any, Any]:
+def _no_check() -> None:
+    pass
+
+
+def start_call(
+    buffer: SymmBuffer, call: CallArguments, check: Callable[[], None] = _no_check
+) -> tuple[Any, Any]:
+    """Runs the call, through the torch operator where torch.compile looks on; `check` comes first."""
+    torch = tensors.torch_if_loaded()
+    if torch is not None and torch.compiler.is_compiling():
+        from . import torch_layer
+
+        check()
+        return torch_layer.call(buffer, call)
+    return run_call(buffer, call, check)
+
+
+def run_call(
+    buffer: SymmBuffer, call: CallArguments, check: Callable[[], None] = _no_check
+) -> tuple[Any, Any]:
     """Checks the arguments and runs the call; collective in any case."""
 
     def prepare() -> Callable[[], tuple[Any, Any]]:
+        check()
         if call.combine_comm_mode not in (None, buffer.combine_comm_mode):
             invalid_value(
                 f"combine_comm_mode = {call.combine_comm_mode}: expected that of sym_buffer, "
@@ -229,9 +245,10 @@ def new_results(x: Any, buffer: SymmBuffer) -> tuple[Any, Any]:
     """(y, expert_token_nums) of a call with tokens `x`, without values."""
     torch = tensors.framework_of(x)
     rows = x.shape[0] if x.ndim == 2 else 0
-    dtype = tensors.dtype_of(x)
-    shapes = ((dtype if dtype in _TOKEN_TYPES else "bfloat16", (rows, buffer.hidden)), ("int32", (buffer.experts_per_rank,)))
-    y, expert_token_nums = (
-        tensors.new_array(torch, shape, tensors.result_type(torch, dtype)) for dtype, shape in shapes
-    )
-    return y, expert_token_nums
+    own = tensors.dtype_of(x)
+
+    def new(dtype: str, *shape: Any) -> Any:
+        return tensors.new_array(torch, shape, tensors.result_type(torch, dtype))
+
+    y = new(own if own in _TOKEN_TYPES else "bfloat16", rows, buffer.hidden)
+    return y, new("int32", buffer.experts_per_rank)

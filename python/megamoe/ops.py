@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _core, settings
 from .buffer import SymmBuffer
+from .first_version import mega_moe_v1
 from .layer import mega_moe
 from .routing import (
     moe_gating_top_k,
@@ -21,6 +22,7 @@ __all__ = [
     "get_mega_moe_ccl_buffer_size",
     "get_symm_buffer_for_mega_moe",
     "mega_moe",
+    "mega_moe_v1",
     "moe_gating_top_k",
     "moe_init_routing_v3",
     "moe_token_permute",

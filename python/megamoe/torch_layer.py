@@ -25,9 +25,9 @@ _FIELDS = _LAYER_SCHEMA.count(",") + 1
 _SCHEMA = (
     "(Tensor x, Tensor topk_ids, Tensor topk_weights, int sym_buffer, "
     + "".join(_LAYER_SCHEMA.format(*layer) + ", " for layer in _LAYERS)
-    + "bool transpose_weight1=False, bool transpose_weight2=False, int weight1_interleave=0, Tensor? x_active_mask=None, "
-    "Tensor? scales=None, str? shared_expert_quant_out_dtype=None, str activation='swiglu', "
-    "float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
+    + "bool transpose_weight1=False, bool transpose_weight2=False, int weight1_interleave=0, "
+    "Tensor? x_active_mask=None, Tensor? scales=None, str? shared_expert_quant_out_dtype=None, "
+    "str activation='swiglu', float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
     "int? combine_comm_mode=None) -> (Tensor, Tensor)"
 )
 _NUMBERS = [(number, _core.dtype_from_code(number) or "undefined") for number in settings.DTYPE_NUMBERS]

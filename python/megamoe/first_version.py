@@ -1,0 +1,141 @@
+"""The operator by the names, arguments and limits of the first version of its document."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from . import settings, tensors
+from .buffer import SymmBuffer
+from .errors import invalid_type, invalid_value
+from .layer import CallArguments, start_call
+from .weights import LinearArguments
+
+__all__ = ["mega_moe_v1"]
+
+# Arguments of mega_moe and settings of its buffer -> their names in the first version.
+_NAMES = {
+    "l1_weights": "weight1",
+    "l2_weights": "weight2",
+    "l1_weights_sf": "weight_scales1",
+    "l2_weights_sf": "weight_scales2",
+    "weight1_type": "weight1",
+    "weight2_type": "weight2",
+    "dispatch_quant_out_dtype": "dispatch_quant_out_type",
+    "num_experts": "moe_expert_num",
+}
+_WORDS = re.compile("|".join(rf"\b{name}\b" for name in _NAMES))
+
+
+def mega_moe_v1(
+    context: SymmBuffer,
+    x: Any,
+    topk_ids: Any,
+    topk_weights: Any,
+    weight1: Any,
+    weight2: Any,
+    weight_scales1: Any = None,
+    weight_scales2: Any = None,
+    x_active_mask: Any = None,
+    scales: Any = None,
+    *,
+    moe_expert_num: int,
+    ep_world_size: int,
+    ccl_buffer_size: int,
+    max_recv_token_num: int = 0,
+    dispatch_quant_mode: int = 0,
+    dispatch_quant_out_type: Any = None,
+    combine_quant_mode: int = 0,
+    comm_alg: str = "",
+    global_bs: int = 0,
+) -> tuple[Any, Any]:
+    """The mixture-of-experts layer as the first version of the operator has it: MXFP8 tokens and weights,
+    SwiGLU, no clamp. Collective over the ranks of `context`, as `mega_moe` is.
+
+    The attributes describe the buffer and must agree with it. Its profile decides about limits:
+    "mega_moe_v1" has those of the first version, "cpu" lifts them.
+
+    Args:
+        context: from `get_symm_buffer_for_mega_moe` with dispatch_quant_mode 4 and dispatch_quant_out_dtype
+            float8_e5m2 or float8_e4m3fn.
+        x: (T, H) bfloat16.
+        topk_ids: (T, K) int32.
+        topk_weights: (T, K) float32 or bfloat16.
+        weight1: (E_local, 2I, H) FP8 of dispatch_quant_out_type, in the type of torch or ml_dtypes or as
+            uint8; outputs [0, I) pass the sigmoid.
+        weight2: (E_local, H, I), the same type.
+        weight_scales1: E8M0 (E_local, 2I, ceil(H / 64), 2), in the type of torch or ml_dtypes or as uint8.
+        weight_scales2: E8M0 (E_local, H, ceil(I / 64), 2).
+        x_active_mask, scales: reserved, None.
+        moe_expert_num: experts of all ranks.
+        ep_world_size: number of ranks.
+        ccl_buffer_size: bytes of the buffer, at least `context.ccl_buffer_size`.
+        max_recv_token_num: rows one rank can receive; 0 = automatic.
+        dispatch_quant_mode: 4; the default is not supported, as in the document.
+        dispatch_quant_out_type: 23 (float8_e5m2) or 24 (float8_e4m3fn), a torch or NumPy type, or a name.
+        combine_quant_mode: 0.
+        comm_alg: "".
+        global_bs: 0, or most tokens of all ranks together: num_max_tokens_per_rank * ranks of the buffer.
+
+    Returns:
+        (y, expert_token_nums): (T, H) bfloat16, and int32 (E_local,).
+
+    Raises:
+        As `mega_moe`, with the names of this function.
+    """
+    if not isinstance(context, SymmBuffer):
+        invalid_type(f"context = {type(context).__name__}: expected a SymmBuffer")
+    attributes = (
+        ("moe_expert_num", moe_expert_num, context.num_experts),
+        ("ep_world_size", ep_world_size, context.ep_world_size),
+        ("max_recv_token_num", max_recv_token_num, context.max_recv_token_num),
+        ("dispatch_quant_mode", dispatch_quant_mode, context.dispatch_quant_mode),
+        ("combine_quant_mode", combine_quant_mode, context.combine_quant_mode),
+    )
+
+    def check() -> None:
+        for name, given, actual in attributes:
+            if settings.integer(name, given) != actual:
+                invalid_value(f"{name} = {given}: expected {actual}, that of context")
+        if settings.text("comm_alg", comm_alg) != context.comm_alg:
+            invalid_value(f'comm_alg = "{comm_alg}": expected "{context.comm_alg}", that of context')
+        codes = settings.dtype_name("dispatch_quant_out_type", dispatch_quant_out_type)
+        if codes is None or codes != context.token_codes:
+            expected = f"expected {context.token_codes}, that of context"
+            invalid_value(f"dispatch_quant_out_type = {codes}: {expected}")
+        if settings.integer("ccl_buffer_size", ccl_buffer_size) < context.ccl_buffer_size:
+            invalid_value(
+                f"ccl_buffer_size = {ccl_buffer_size}: expected at least {context.ccl_buffer_size} bytes"
+            )
+        _check_global_bs(context, settings.integer("global_bs", global_bs))
+        if x_active_mask is not None:
+            invalid_value(f"x_active_mask = {type(x_active_mask).__name__}: expected None")
+
+    def linear(index: int, weights: Any, of_weights: Any) -> LinearArguments:
+        carried = tensors.is_array(weights) and tensors.dtype_of(weights) == "uint8"
+        stated = context.token_codes if carried else None
+        return LinearArguments("", index, weights, of_weights, None, stated, False)
+
+    none = (LinearArguments("shared_", index, None, None, None, None, False) for index in (1, 2))
+    layers = (linear(1, weight1, weight_scales1), linear(2, weight2, weight_scales2), *none)
+    call = CallArguments(
+        x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, context.combine_comm_mode
+    )
+    try:
+        return start_call(context, call, check)
+    except (TypeError, ValueError) as error:
+        text = _WORDS.sub(lambda word: _NAMES[word.group()], str(error))
+        if text == str(error) or not hasattr(error, "code"):
+            raise
+        renamed = type(error)(text)
+        renamed.code = error.code
+        raise renamed from None
+
+
+def _check_global_bs(context: SymmBuffer, global_bs: int) -> None:
+    most = context.num_max_tokens_per_rank * context.ep_world_size
+    if global_bs not in (0, most):
+        invalid_value(
+            f"global_bs = {global_bs}: expected 0 or {most}, {context.num_max_tokens_per_rank} tokens on each "
+            f"of the {context.ep_world_size} ranks of context"
+        )
