@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from text import CONTEXT, HERE, load_text
 from torch import Tensor
+from train import CHECKPOINT
 from transformers import Qwen3MoeForCausalLM
-
-from train import CHECKPOINT, CONTEXT, HERE, load_text
 
 CONTEXTS = 2
 

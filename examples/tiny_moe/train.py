@@ -5,62 +5,23 @@ Notation: B batch, S context length, L layers, E experts, K experts per token.
 """
 
 import argparse
-import hashlib
 import math
-import re
-import shutil
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from text import CONTEXT, HERE, load_text
 from torch import Tensor
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
-HERE = Path(__file__).resolve().parent
 CHECKPOINT = HERE / "checkpoint"
-CONTEXT = 256
 BATCH = 4
 PEAK_LR = 1.5e-3
 WARMUP_STEPS = 200
 AUX_COEF = 0.01
 SEED = 1234
-# Whole books, so that no held-out chapter borders on training text.
-HELD_OUT_BOOKS = {"Ruth", "Est", "Eccl", "Jonah", "Jas"}
-
-
-def bible_dump() -> str:
-    """Return the text as `bible` prints it: one verse a line, "Ge1:1 In the beginning ..."."""
-    dump = ["-f", "Gen1:1-Rev22:21"]
-    if program := shutil.which("bible"):
-        return subprocess.run([program, *dump], check=True, text=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE).stdout
-    # Not installed: unpack the two packages in a scratch folder, which needs no root.
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["apt-get", "download", "bible-kjv", "bible-kjv-text"], check=True, cwd=folder)
-        for package in Path(folder).glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
-        return subprocess.run([f"{folder}/usr/bin/bible", "-p", f"{folder}/usr/lib", *dump], check=True,
-                              text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE).stdout
-
-
-def load_text() -> tuple[Tensor, Tensor]:
-    """Return (training, held-out) bytes, each uint8 [N]: verses without references, one a line."""
-    dump = bible_dump()
-    print(f"text: {len(dump)} bytes, sha256 {hashlib.sha256(dump.encode()).hexdigest()}")
-    train, held_out = [], []
-    for line in dump.splitlines():
-        match = re.fullmatch(r"(\d?[A-Za-z]+)\d+:\d+ (.+)", line)
-        if match is None:
-            raise ValueError(f"not a verse: {line!r}")
-        book, verse = match.groups()
-        (held_out if book in HELD_OUT_BOOKS else train).append(verse + "\n")
-    as_bytes = [torch.frombuffer(bytearray("".join(part).encode()), dtype=torch.uint8)
-                for part in (train, held_out)]
-    return as_bytes[0], as_bytes[1]
 
 
 def new_model() -> Qwen3MoeForCausalLM:

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "format/int4.h"
-#include "format/packed.h"
 #include "megamoe/quantise.h"
 
 namespace megamoe::checkpoint {
@@ -92,9 +91,10 @@ Result<std::byte*> reserve(base::Pages& pages, int64_t bytes, bool huge) {
 /// 8 * sum(w) * scale of every channel: what the halves of an int8 token code leave out.
 void compensate(const std::byte* codes, const float* scales, int64_t channels, int64_t k, float* biases) {
   for (int64_t c = 0; c < channels; ++c) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < k; ++i) {
-      sum += format::int4_to_int(static_cast<uint8_t>(format::read_code(codes, 4, c * k + i)));
+    int sum = 0;
+    for (int64_t i = c * k / 2; i < (c + 1) * k / 2; ++i) {
+      const auto pair = std::to_integer<uint8_t>(codes[i]);
+      sum += format::int4_to_int(pair & 15) + format::int4_to_int(pair >> 4);
     }
     biases[c] = 8.0f * (static_cast<float>(sum) * scales[c]);
   }
