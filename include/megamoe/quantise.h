@@ -1,6 +1,7 @@
 // Number formats and quantisation rules on tensors: cast, quantise, dequantise, layouts.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,6 +52,14 @@ MEGAMOE_API Status cast(const TensorView& x, const TensorRef& y, bool saturate =
 /// int32 words seen as eight int4 elements each, the first in bits 3 to 0: the last dimension grows by 8. An
 /// error for other types or words with gaps between them.
 MEGAMOE_API Result<TensorView> int4_view(const TensorView& words);
+/// The way back: int4 elements seen as int32 words; the last dimension shrinks by 8. An error for other
+/// types, a last dimension that is no multiple of 8, or elements that do not fill whole, aligned words.
+MEGAMOE_API Result<TensorView> int32_view(const TensorView& nibbles);
+
+/// Shape of the memory that holds one matrix of `rows` x `columns` in a fractal layout, in elements:
+/// (ceil(columns / C0), ceil(rows / 16), 16, C0). An error for layouts that the type does not have.
+MEGAMOE_API Result<std::array<int64_t, 4>> fractal_storage_shape(DType dtype, Layout layout, int64_t rows,
+                                                                 int64_t columns);
 
 /// The elements of x in the layout of y; padding of y becomes zero. Same type and shape; dimensions before
 /// the last two are separate matrices, one after the other in fractal layouts.

@@ -25,6 +25,17 @@ struct RoutingOptions {
   std::optional<Isa> isa;  ///< kernels of this level; absent = default_isa()
 };
 
+/// A quant_mode of the routing operators; -1, not listed, copies.
+struct QuantModeInfo {
+  int64_t mode;
+  const char* rule;        ///< of megamoe/quantise.h
+  const char* floor_rule;  ///< the rule with mx_scale "floor"; the same where there is only one
+  int scale_dims;          ///< dimensions of expanded_scale: 0 none, 3 = columns in pairs
+  bool drop_pad;           ///< allowed with drop_pad_mode 1
+  bool permute;            ///< allowed in moe_token_permute
+};
+MEGAMOE_API std::vector<QuantModeInfo> quant_modes();
+
 /// moe_init_routing_v3: names and defaults of the operator document. N tokens, K slots, H columns, F = N * K.
 struct MoeInitRoutingArgs {
   TensorView x;           ///< (N, H)

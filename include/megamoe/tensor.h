@@ -40,6 +40,8 @@ enum class Layout : int32_t {
 };
 
 MEGAMOE_API const char* layout_name(Layout layout);
+/// Layout of a name: "ND", "FRACTAL_NZ" or "FRACTAL_NZ_C0_32".
+MEGAMOE_API Result<Layout> layout_from_name(std::string_view name);
 
 inline constexpr int kMaxDims = 5;
 

@@ -12,17 +12,18 @@ from typing import Any
 from . import _core, ops
 from ._core import Code, DeadlineError, Group
 from .buffer import SymmBuffer, TraceSpan
+from .layouts import convert_layout
+from .operators import register_torch_ops
 from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe, mega_moe_v1
-from .quantise import QuantRule, cast, dequantise, quant_rules, quantise
-from .routing import (
-    moe_gating_top_k,
-    moe_init_routing_v3,
+from .packed import int4_view, int32_view
+from .permute import (
     moe_token_permute,
     moe_token_permute_grad,
     moe_token_unpermute,
     moe_token_unpermute_grad,
-    register_torch_ops,
 )
+from .quantise import QuantRule, cast, dequantise, quant_rules, quantise
+from .routing import moe_gating_top_k, moe_init_routing_v3
 from .tensors import torch_if_loaded
 from .weights import FractalTensor, PackedLayer, PackedWeights, pack_weights
 
@@ -40,10 +41,13 @@ __all__ = [
     "TraceSpan",
     "__version__",
     "cast",
+    "convert_layout",
     "dequantise",
     "get_mega_moe_ccl_buffer_size",
     "get_symm_buffer_for_mega_moe",
     "info",
+    "int4_view",
+    "int32_view",
     "mega_moe",
     "mega_moe_v1",
     "moe_gating_top_k",

@@ -8,14 +8,13 @@ from . import _core, settings
 from .buffer import SymmBuffer
 from .first_version import mega_moe_v1
 from .layer import mega_moe
-from .routing import (
-    moe_gating_top_k,
-    moe_init_routing_v3,
+from .permute import (
     moe_token_permute,
     moe_token_permute_grad,
     moe_token_unpermute,
     moe_token_unpermute_grad,
 )
+from .routing import moe_gating_top_k, moe_init_routing_v3
 
 __all__ = [
     "SymmBuffer",

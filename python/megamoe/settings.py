@@ -27,8 +27,9 @@ _ALIASES = {
     "float4_e2m1fn": "float4_e2m1",
     "float8_e8m0fnu": "float8_e8m0",
 }
-_UNDEFINED_CODE = 28
-DTYPE_NUMBERS = (1, 23, 24, _UNDEFINED_CODE, 296)  # by which the operator documents know element types
+# Names of all element types, and those that the operator documents number.
+DTYPES = frozenset(name for name, _ in _core.dtypes())
+CODES = {code: name for name, code in _core.dtypes() if code >= 0} | {28: "undefined"}
 
 
 def integer(name: str, value: Any) -> int:
@@ -78,15 +79,12 @@ def dtype_name(name: str, value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
-        if int(value) == _UNDEFINED_CODE:
-            return None
-        try:
-            return _core.dtype_from_code(integer(name, value))
-        except (TypeError, ValueError):
+        if int(value) not in CODES:
             invalid_value(
                 f"{name} = {value}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
                 "296 (float4_e2m1) or 28 (undefined)"
             )
+        value = CODES[int(value)]
     if isinstance(value, str):
         known = value
     elif (torch := sys.modules.get("torch")) is not None and isinstance(value, torch.dtype):
@@ -99,7 +97,7 @@ def dtype_name(name: str, value: Any) -> str | None:
     known = _ALIASES.get(known, known)
     if known == "undefined":
         return None
-    if not _core.dtype_exists(known):
+    if known not in DTYPES:
         invalid_value(f"{name} = {value!r}: expected an element type of the operator documents, such as int8")
     return known
 

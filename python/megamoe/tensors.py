@@ -21,6 +21,11 @@ _carriers: dict[Any, tuple[str, Any]] = {}
 # Types that arrays carry as bytes, because no framework has them or not every version does.
 BYTE_TYPES = ("hifloat8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0", "float4_e2m1", "int4")
 _PACKED_TYPES = ("float4_e2m1", "int4")
+_RESULT_TYPES = ("document", "native", "uint8")
+_FP8 = ("float8_e4m3fn", "float8_e5m2")
+# torch.int4 is a name without operations, and torch has nothing for int4 but bytes.
+_TORCH_NAMES = {"float4_e2m1": "float4_e2m1fn_x2", "float8_e8m0": "float8_e8m0fnu", "int4": "uint8"}
+_NUMPY_NAMES = {"float4_e2m1": "float4_e2m1fn", "float8_e8m0": "float8_e8m0fnu", "int4": "int4"}
 
 
 def torch_if_loaded() -> Any:
@@ -125,16 +130,31 @@ def write(name: str, value: Any, stands_for: str | None = None) -> Any:
     return _core.Output(name, array, stands_for or dtype)
 
 
-def result_type(torch: Any, dtype: str) -> Any:
+def write_fractal(name: str, value: Any, dtype: str, shape: tuple[int, ...], layout: str) -> Any:
+    """Storage that this package made, for writing matrices of logical shape `shape` in a fractal layout."""
+    substitute = _carrier(value, name)[1]
+    array = value if substitute is None else value.view(substitute)
+    if not isinstance(value, np.ndarray):
+        array = torch_if_loaded().utils.dlpack.to_dlpack(array)
+    return _core.Output.fractal(name, array, dtype, shape, layout)
+
+
+def result_type(torch: Any, dtype: str, result_types: str = "document") -> Any:
     """The type in which results with elements of type `dtype` are given: of torch, or of NumPy if `torch` is
-    None. FP8 is torch's or that of ml_dtypes; FP4 and int4 (two per byte), E8M0 and HIFLOAT8 are uint8.
+    None.
+
+    `result_types` says when types that bytes may carry are the framework's own: "document" = FP8 only, as the
+    operator documents have it; "native" = all that the framework has; "uint8" = none.
     """
-    if dtype.startswith("float8_e") and dtype != "float8_e8m0":
-        if torch is None:
-            return np.dtype(getattr(ml_dtypes, dtype))
-        return getattr(torch, dtype, torch.uint8)
+    if result_types not in _RESULT_TYPES:
+        invalid_value(f"result_types = {result_types}: expected one of {', '.join(_RESULT_TYPES)}")
     if dtype in BYTE_TYPES:
-        dtype = "uint8"
+        native = result_types == "native" or (result_types == "document" and dtype in _FP8)
+        if torch is None:
+            name = _NUMPY_NAMES.get(dtype, dtype)
+            return np.dtype(getattr(ml_dtypes, name, np.uint8) if native else np.uint8)
+        name = _TORCH_NAMES.get(dtype, dtype)
+        return getattr(torch, name, torch.uint8) if native else torch.uint8
     if torch is not None:
         return getattr(torch, dtype)
     return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
@@ -145,8 +165,13 @@ def per_byte(dtype: str) -> int:
     return 2 if dtype in _PACKED_TYPES else 1
 
 
+def one_per_byte(kind: Any) -> bool:
+    """Whether `kind` is a type of ml_dtypes that takes a byte for 4 bits."""
+    return isinstance(kind, np.dtype) and kind.name in ("float4_e2m1fn", "int4")
+
+
 def result_shape(dtype: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Shape of the array that carries `shape` elements."""
+    """Shape of the array that carries `shape` elements, two of 4 bits per byte."""
     return (*shape[:-1], shape[-1] // per_byte(dtype))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import _core, handles, settings
+from . import handles, settings
 from .buffer import SymmBuffer
 from .errors import invalid_type
 from .layer import CallArguments, new_results, run_call
@@ -30,7 +30,6 @@ _SCHEMA = (
     "str activation='swiglu', float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
     "int? combine_comm_mode=None) -> (Tensor, Tensor)"
 )
-_NUMBERS = [(number, _core.dtype_from_code(number) or "undefined") for number in settings.DTYPE_NUMBERS]
 # torch does not pass trailing arguments that have their default.
 _DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None)
 
@@ -47,7 +46,10 @@ def _text(name: str, value: Any) -> str | None:
         return value
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    for number, known in _NUMBERS:  # torch.compile may pass numbers that it can compare but not convert
+    for (
+        number,
+        known,
+    ) in settings.CODES.items():  # torch.compile may pass numbers that it can compare but not convert
         if value == number:
             return known
     return settings.dtype_name(name, value)

@@ -47,15 +47,15 @@ void bind_build(nb::module_& module) {
       "Name of the level in use unless a buffer asks for another.");
   module.def("default_isa_reason", &default_isa_reason, "One sentence that says why it is this level.");
   module.def(
-      "dtype_from_code",
-      [](int code) -> std::optional<std::string> {
-        const DType dtype = value_or_raise(dtype_from_op_code(code));
-        return dtype == DType::kUndefined ? std::nullopt : std::optional<std::string>(dtype_name(dtype));
+      "dtypes",
+      [] {
+        std::vector<std::tuple<std::string, int>> types;
+#define MEGAMOE_FORMAT(enumerator, name, bits, code) types.emplace_back(name, code);
+#include "megamoe/formats.inc"
+#undef MEGAMOE_FORMAT
+        return types;
       },
-      "code"_a, "Name of the type with this number in the operator documents; None for 28, undefined.");
-  module.def(
-      "dtype_exists", [](const char* name) { return dtype_from_name(name) != DType::kUndefined; }, "name"_a,
-      "Whether the library has an element type of this name.");
+      "All element types: (name, number in the operator documents or -1).");
 }
 
 void bind_group(nb::module_& module) {

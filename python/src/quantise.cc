@@ -1,6 +1,7 @@
 // Calls of the quantisation rules and casts, without the interpreter lock.
 #include "quantise.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -89,6 +90,18 @@ void bind_quantise(nb::module_& module) {
         run([&] { return cast(x.view, y.ref, saturate); });
       },
       "x"_a, "y"_a, "saturate"_a);
+  module.def(
+      "fractal_storage_shape",
+      [](const char* dtype, const char* layout, int64_t rows, int64_t columns) {
+        return value_or_raise(fractal_storage_shape(dtype_from_name(dtype),
+                                                    value_or_raise(layout_from_name(layout)), rows, columns));
+      },
+      "dtype"_a, "layout"_a, "rows"_a, "columns"_a,
+      "Shape of the memory of one matrix in a fractal layout, in elements.");
+  module.def(
+      "convert_layout",
+      [](const Input& x, const Output& y) { run([&] { return convert_layout(x.view, y.ref); }); }, "x"_a,
+      "y"_a);
 }
 
 }  // namespace megamoe::python

@@ -5,7 +5,7 @@
 
 namespace megamoe::python {
 
-/// Defines quant_rules, quantise, dequantise and cast in the module.
+/// Defines quant_rules, quantise, dequantise and cast, convert_layout in the module.
 void bind_quantise(nanobind::module_& module);
 
 }  // namespace megamoe::python

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "format/fractal.h"
+#include "megamoe/quantise.h"
 
 namespace nb = nanobind;
 
@@ -58,51 +58,46 @@ BasicTensor<Void> describe(const char* name, const Array& array, const char* dty
 }
 
 /// Matrices in a fractal layout: `shape` is logical, `array` holds their padded storage in any shape.
-TensorView describe_fractal(const char* name, const InputArray& array, const char* dtype_text,
-                            const std::vector<int64_t>& shape, const std::string& layout_text) {
-  TensorView tensor;
+template <class Void, class Array>
+BasicTensor<Void> describe_fractal(const char* name, const Array& array, const char* dtype_text,
+                                   const std::vector<int64_t>& shape, const std::string& layout_text) {
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    raise(Status(Code::kInvalidArgument, std::string(name) + " has " + got + ": expected " + expected));
+  };
+  BasicTensor<Void> tensor;
   tensor.data = array.data();
   tensor.dtype = dtype_from_name(dtype_text);
   for (const Layout layout : {Layout::kFractalNz, Layout::kFractalNzC0_32}) {
     if (layout_text == layout_name(layout)) tensor.layout = layout;
   }
-  const std::string who = name;
   if (tensor.layout == Layout::kNd) {
-    raise(Status(Code::kInvalidArgument, who + " has layout " + layout_text + ": expected " +
-                                             layout_name(Layout::kFractalNz) + " or " +
-                                             layout_name(Layout::kFractalNzC0_32)));
-  }
-  const int64_t c0 = format::fractal_c0(tensor.dtype, tensor.layout);
-  if (c0 == 0) {
-    raise(Status(Code::kInvalidArgument,
-                 who + " has layout " + layout_text + ": expected a type that has it, not " + dtype_text));
+    refuse("layout " + layout_text,
+           std::string(layout_name(Layout::kFractalNz)) + " or " + layout_name(Layout::kFractalNzC0_32));
   }
   tensor.dims = static_cast<int>(shape.size());
-  if (tensor.dims != 2 && tensor.dims != 3) {
-    raise(Status(Code::kInvalidArgument, who + " has " + std::to_string(tensor.dims) +
-                                             " dimensions: expected 2 or 3 with layout " + layout_text));
+  if (tensor.dims < 2 || tensor.dims > kMaxDims) {
+    refuse(std::to_string(tensor.dims) + " dimensions",
+           "2 to " + std::to_string(kMaxDims) + " with layout " + layout_text);
   }
   std::copy(shape.begin(), shape.end(), tensor.shape);
-  int64_t matrices = 1;
-  for (int i = 0; i < tensor.dims; ++i) {
+  for (const int64_t extent : shape) {
     // The padded size of one matrix stays below 2^63 this way.
-    if (shape[i] < 0 || shape[i] > kMaxFractalExtent) {
-      raise(Status(Code::kInvalidArgument,
-                   who + " has shape " + tensor.shape_text() + ": expected sizes in [0, 2^30]"));
+    if (extent < 0 || extent > kMaxFractalExtent) {
+      refuse("shape " + tensor.shape_text(), "sizes in [0, 2^30]");
     }
-    if (i < tensor.dims - 2) matrices = shape[i];
   }
   tensor.set_contiguous();
-  const format::Fractal fractal{shape[shape.size() - 2], shape.back(), c0};
-  int64_t elements = 0;
-  const bool fits = !__builtin_mul_overflow(matrices, fractal.elements(), &elements) &&
-                    elements <= INT64_MAX / dtype_bits(tensor.dtype);
-  const int64_t bytes = fits ? elements * dtype_bits(tensor.dtype) / 8 : -1;
-  if (bytes != static_cast<int64_t>(array.nbytes())) {
-    raise(Status(Code::kInvalidArgument,
-                 who + " has " + std::to_string(array.nbytes()) + " bytes: expected " +
-                     (fits ? std::to_string(bytes) : "fewer than 2^63") + " for shape " +
-                     tensor.shape_text() + " in layout " + layout_text));
+  const auto storage =
+      fractal_storage_shape(tensor.dtype, tensor.layout, shape[shape.size() - 2], shape.back());
+  if (!storage) refuse("layout " + layout_text, std::string("a type that has it, not ") + dtype_text);
+  int64_t bits = dtype_bits(tensor.dtype);
+  bool fits = true;
+  for (const int64_t extent : storage.value()) fits &= !__builtin_mul_overflow(bits, extent, &bits);
+  for (int i = 0; i < tensor.dims - 2; ++i) fits &= !__builtin_mul_overflow(bits, shape[i], &bits);
+  if (!fits || bits / 8 != static_cast<int64_t>(array.nbytes())) {
+    refuse(std::to_string(array.nbytes()) + " bytes", (fits ? std::to_string(bits / 8) : "fewer than 2^60") +
+                                                          " for shape " + tensor.shape_text() +
+                                                          " in layout " + layout_text);
   }
   return tensor;
 }
@@ -123,7 +118,7 @@ void bind_tensors(nb::module_& module) {
           [](const char* name, const nb::ndarray<nb::ro, nb::device::cpu, nb::c_contig>& array,
              const char* dtype, const std::vector<int64_t>& shape, const std::string& layout) {
             InputArray storage(array);
-            TensorView view = describe_fractal(name, storage, dtype, shape, layout);
+            TensorView view = describe_fractal<const void>(name, storage, dtype, shape, layout);
             return Input{std::move(storage), view};
           },
           nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"), nb::arg("shape"),
@@ -135,7 +130,17 @@ void bind_tensors(nb::module_& module) {
             TensorRef ref = describe<void>(name, array, dtype);
             new (self) Output{std::move(array), ref};
           },
-          nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"));
+          nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"))
+      .def_static(
+          "fractal",
+          [](const char* name, const nb::ndarray<nb::device::cpu, nb::c_contig>& array, const char* dtype,
+             const std::vector<int64_t>& shape, const std::string& layout) {
+            OutputArray storage(array);
+            TensorRef ref = describe_fractal<void>(name, storage, dtype, shape, layout);
+            return Output{std::move(storage), ref};
+          },
+          nb::arg("name"), nb::arg("array").noconvert(), nb::arg("dtype"), nb::arg("shape"),
+          nb::arg("layout"), "Contiguous storage of matrices of logical shape `shape` in a fractal layout.");
 }
 
 }  // namespace megamoe::python

@@ -68,6 +68,16 @@ const char* layout_name(Layout layout) {
   return "unknown";
 }
 
+Result<Layout> layout_from_name(std::string_view name) {
+  std::string expected;
+  for (Layout layout : {Layout::kNd, Layout::kFractalNz, Layout::kFractalNzC0_32}) {
+    if (name == layout_name(layout)) return layout;
+    expected += (expected.empty() ? "" : ", ") + std::string(layout_name(layout));
+  }
+  return Status(Code::kInvalidArgument,
+                "layout " + std::string(name) + " is unknown: expected one of " + expected);
+}
+
 template <class Void>
 std::string BasicTensor<Void>::shape_text() const {
   if (dims < 0 || dims > kMaxDims) return "of " + std::to_string(dims) + " dimensions";

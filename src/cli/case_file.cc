@@ -105,9 +105,7 @@ Result<Tolerance> get_tolerance(const json& object, const std::string& where) {
 Result<Layout> get_layout(const json& object, const std::string& where) {
   Result<std::string> name = get_text_or(object, "format", "ND", where);
   if (!name) return name.status();
-  for (Layout layout : {Layout::kNd, Layout::kFractalNz, Layout::kFractalNzC0_32}) {
-    if (*name == layout_name(layout)) return layout;
-  }
+  if (Result<Layout> layout = layout_from_name(*name)) return layout;
   return malformed(where, "format: expected ND, FRACTAL_NZ or FRACTAL_NZ_C0_32");
 }
 

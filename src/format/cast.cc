@@ -1,5 +1,6 @@
 // Casts of whole tensors between the formats of real numbers, and the int4 view of int32 words.
 #include <array>
+#include <cstdint>
 
 #include "base/fp_env.h"
 #include "format/check.h"
@@ -64,6 +65,28 @@ Result<TensorView> int4_view(const TensorView& words) {
   nibbles.strides[last] = 1;
   nibbles.shape[last] *= format::kInt4PerInt32;
   return nibbles;
+}
+
+Result<TensorView> int32_view(const TensorView& nibbles) {
+  MEGAMOE_RETURN_IF_ERROR(format::check_type(nibbles, "nibbles", {DType::kInt4}));
+  MEGAMOE_RETURN_IF_ERROR(format::check_extents(nibbles, "nibbles"));
+  const int last = nibbles.dims - 1;
+  const bool plain = nibbles.layout == Layout::kNd;
+  bool whole = last >= 0 && nibbles.shape[last] % format::kInt4PerInt32 == 0 &&
+               reinterpret_cast<uintptr_t>(nibbles.data) % alignof(int32_t) == 0;
+  if (whole && plain && nibbles.shape[last] > 0) whole = nibbles.strides[last] == 1;
+  for (int i = 0; whole && plain && i < last; ++i) {
+    whole = nibbles.shape[i] <= 1 || nibbles.strides[i] % format::kInt4PerInt32 == 0;
+  }
+  if (!whole) {
+    return Status(Code::kInvalidArgument, "nibbles has shape " + nibbles.shape_text() +
+                                              ": expected rows of whole, aligned words of 8 elements");
+  }
+  TensorView words = nibbles;
+  words.dtype = DType::kInt32;
+  for (int i = 0; i < last; ++i) words.strides[i] /= format::kInt4PerInt32;
+  words.shape[last] /= format::kInt4PerInt32;
+  return words;
 }
 
 }  // namespace megamoe

@@ -1,6 +1,7 @@
 // Copies of matrices between the plain and the fractal layouts.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "format/check.h"
 #include "format/fractal.h"
@@ -76,6 +77,21 @@ int64_t matrix_offset(const BasicTensor<Void>& t, const UnitMatrix& m, int64_t n
 }
 
 }  // namespace
+
+Result<std::array<int64_t, 4>> fractal_storage_shape(DType dtype, Layout layout, int64_t rows,
+                                                     int64_t columns) {
+  const int64_t c0 = format::fractal_c0(dtype, layout);
+  if (c0 == 0) {
+    return Status(Code::kInvalidArgument, std::string("layout ") + layout_name(layout) +
+                                              ": expected one that is defined for " + dtype_name(dtype));
+  }
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max() / 2;  // padding must not overflow
+  if (rows < 0 || columns < 0 || rows > kMost || columns > kMost) {
+    return Status(Code::kInvalidArgument, "matrix of " + std::to_string(rows) + " x " +
+                                              std::to_string(columns) + ": expected sizes of 0 or more");
+  }
+  return format::Fractal{rows, columns, c0}.storage_shape();
+}
 
 Status convert_layout(const TensorView& x, const TensorRef& y) {
   if (!x.present()) return Status(Code::kInvalidArgument, "x is missing: expected a tensor");

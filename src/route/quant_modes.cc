@@ -1,6 +1,7 @@
 // The table of quant_modes and its reading.
 #include "route/quant_modes.h"
 
+#include "megamoe/routing.h"
 #include "route/check.h"
 
 namespace megamoe::route {
@@ -49,3 +50,16 @@ Result<RowMode> row_mode(int64_t quant_mode, const std::string& mx_scale, ModeUs
 }
 
 }  // namespace megamoe::route
+
+namespace megamoe {
+
+std::vector<QuantModeInfo> quant_modes() {
+  std::vector<QuantModeInfo> modes;
+  for (const route::QuantMode& mode : route::kModes) {
+    modes.push_back({mode.mode, quant::rule_info(mode.rule).name, quant::rule_info(mode.floor_rule).name,
+                     mode.scale_dims, mode.drop_pad, mode.permute});
+  }
+  return modes;
+}
+
+}  // namespace megamoe

@@ -62,6 +62,34 @@ TEST(Cast, Int4View) {
             "words has shape (1, 2): expected a last dimension without gaps between its elements");
 }
 
+TEST(Cast, Int32View) {
+  alignas(4) uint8_t bytes[24] = {};
+  TensorView nibbles(bytes, DType::kInt4, {2, 2, 8});
+  nibbles.strides[0] = 24;  // rows of a wider array
+  Result<TensorView> words = int32_view(nibbles);
+  ASSERT_TRUE(words);
+  EXPECT_EQ(words->shape_text(), "(2, 2, 1)");
+  EXPECT_EQ(words->dtype, DType::kInt32);
+  EXPECT_EQ(words->strides[0], 3);
+  EXPECT_EQ(words->strides[1], 1);
+  Result<TensorView> back = int4_view(*words);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->shape_text(), "(2, 2, 8)");
+  EXPECT_EQ(back->strides[0], 24);
+
+  const std::string expected = ": expected rows of whole, aligned words of 8 elements";
+  EXPECT_EQ(int32_view(TensorView(bytes, DType::kInt4, {2, 12})).status().message(),
+            "nibbles has shape (2, 12)" + expected);
+  EXPECT_EQ(int32_view(TensorView(bytes + 1, DType::kInt4, {1, 8})).status().message(),
+            "nibbles has shape (1, 8)" + expected);
+  nibbles.strides[0] = 20;
+  EXPECT_EQ(int32_view(nibbles).status().message(), "nibbles has shape (2, 2, 8)" + expected);
+  EXPECT_EQ(int32_view(TensorView(bytes, DType::kInt8, {8})).status().message(),
+            "nibbles has type int8: expected int4");
+  const TensorView stored(bytes, DType::kInt4, {16, 16}, Layout::kFractalNz);
+  EXPECT_EQ(int32_view(stored)->shape_text(), "(16, 2)");
+}
+
 TEST(Cast, Refusals) {
   float x[4] = {};
   uint8_t y[4] = {7, 7, 7, 7};

@@ -60,6 +60,27 @@ TEST(Layout, EveryTypeBothWays) {
   }
 }
 
+TEST(Layout, StorageShapesAndNames) {
+  using Shape = std::array<int64_t, 4>;
+  const auto shape = [](DType dtype, Layout layout, int64_t rows, int64_t columns) {
+    return fractal_storage_shape(dtype, layout, rows, columns);
+  };
+  EXPECT_EQ(*shape(DType::kBFloat16, Layout::kFractalNz, 19, 70), (Shape{5, 2, 16, 16}));
+  EXPECT_EQ(*shape(DType::kInt4, Layout::kFractalNz, 16, 64), (Shape{1, 1, 16, 64}));
+  EXPECT_EQ(*shape(DType::kFloat4E2M1, Layout::kFractalNzC0_32, 17, 64), (Shape{2, 2, 16, 32}));
+  EXPECT_EQ(*shape(DType::kFloat32, Layout::kFractalNz, 0, 0), (Shape{0, 0, 16, 8}));
+  EXPECT_FALSE(shape(DType::kFloat32, Layout::kFractalNzC0_32, 1, 1));
+  EXPECT_FALSE(shape(DType::kInt64, Layout::kFractalNz, 1, 1));
+  EXPECT_FALSE(shape(DType::kInt8, Layout::kNd, 1, 1));
+  EXPECT_FALSE(shape(DType::kInt8, Layout::kFractalNz, -1, 1));
+  EXPECT_FALSE(shape(DType::kInt8, Layout::kFractalNz, 1, INT64_MAX));
+  for (Layout layout : {Layout::kNd, Layout::kFractalNz, Layout::kFractalNzC0_32}) {
+    EXPECT_EQ(*layout_from_name(layout_name(layout)), layout);
+  }
+  EXPECT_EQ(layout_from_name("NZ").status().message(),
+            "layout NZ is unknown: expected one of ND, FRACTAL_NZ, FRACTAL_NZ_C0_32");
+}
+
 TEST(Layout, BetweenFractals) {
   const std::vector<uint8_t> x = random_bytes(bytes_of(DType::kFloat4E2M1, 33 * 70));
   auto storage = [](int64_t c0) {

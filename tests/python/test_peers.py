@@ -18,10 +18,31 @@ BENCH = Path(__file__).parents[2] / "bench"
 def test_every_scenario_beside_the_torch_loop(tmp_path):
     rows = tmp_path / "rows.json"
     package = Path(megamoe.__file__).parents[1]
-    command = [sys.executable, "-m", "peers", "--shape", "64x96x4x2", "--tokens", "1,5", "--rounds", "1",
-               "--threads", "2", "--peers", "torch loop", "--json", str(rows)]
-    run = subprocess.run(command, env={**os.environ, "PYTHONPATH": f"{package}:{BENCH}"}, capture_output=True,
-                         text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "peers",
+        "--shape",
+        "64x96x4x2",
+        "--tokens",
+        "1,5",
+        "--rounds",
+        "1",
+        "--threads",
+        "2",
+        "--peers",
+        "torch loop",
+        "--json",
+        str(rows),
+    ]
+    run = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": f"{package}:{BENCH}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     results = json.loads(rows.read_text())
     assert [(row["scenario"], row["peer"], row["tokens"]) for row in results["rows"]] == [

@@ -137,7 +137,7 @@ def test_no_rows(rule):
         (lambda: megamoe.quantise("int8_static", rows((2, 4)), scale=1.0), ValueError, "offset is missing"),
         (lambda: megamoe.quantise("hif8_cast", rows((2, 4)), scale=1.0), ValueError, "scale is given"),
         (
-            lambda: megamoe.quantise("hif8_cast", torch.ones(1, 2, requires_grad=True)),
+            lambda: megamoe.quantise("hif8_cast", torch.ones(1, 2, dtype=torch.bfloat16, requires_grad=True)),
             ValueError,
             "no gradient",
         ),

@@ -307,7 +307,7 @@ LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=9)
         (
             dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 4, 32, 128))),
             ValueError,
-            "l1_weights has 4 dimensions: expected 2 or 3",
+            "l1_weights has shape (4, 4, 32, 128): expected (E, N, K) or (N, K)",
         ),
         (
             dict(l1_weights=megamoe.FractalTensor(LAYER.l1[::2], (2, 128, 128))),

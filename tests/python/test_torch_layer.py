@@ -104,9 +104,7 @@ def test_compile(buffer, kind):
     mask = fixed.pop("x_active_mask", None)
 
     def work(x, ids, weights, mask):
-        y, counts = megamoe.mega_moe(
-            2 * x, ids, weights, sym_buffer=buffer, x_active_mask=mask, **fixed
-        )
+        y, counts = megamoe.mega_moe(2 * x, ids, weights, sym_buffer=buffer, x_active_mask=mask, **fixed)
         return y + 1, counts
 
     torch._dynamo.reset()

@@ -1,0 +1,115 @@
+"""The operators as torch.ops.megamoe: schemas, fake kernels, torch.compile, registration."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import megamoe
+from megamoe import ops
+from routing_inputs import ids, to_torch
+
+X = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+IDX = to_torch(ids(6, 2, 4))
+INDEX = torch.argsort(torch.argsort(IDX.reshape(-1), stable=True)).int()
+
+
+@pytest.mark.parametrize(
+    "name, arguments, keywords",
+    [
+        ("moe_init_routing_v3", (X, IDX), {"expert_num": 4, "expert_tokens_num_flag": True}),
+        ("moe_init_routing_v3", (X.bfloat16(), IDX), {"expert_num": 4, "quant_mode": 2, "active_num": 5}),
+        ("moe_token_permute", (X.clone().requires_grad_(), IDX), {}),
+        ("moe_token_permute", (X.half(), IDX, -2), {"quant_mode": 9}),
+        ("moe_token_permute_grad", (torch.randn(12, 8), INDEX, 2), {}),
+        (
+            "moe_token_unpermute",
+            (torch.randn(12, 8, requires_grad=True), INDEX, torch.rand(6, 2, requires_grad=True)),
+            {},
+        ),
+        ("moe_token_unpermute", (torch.randn(12, 8, requires_grad=True), INDEX), {}),
+        ("moe_token_unpermute_grad", (torch.randn(12, 8), torch.randn(6, 8), INDEX, torch.rand(6, 2)), {}),
+        ("moe_gating_top_k", (X, 3), {"bias": torch.zeros(64), "scoring": "sigmoid"}),
+        ("quantise", ("mx_round_up_e4m3", X.half()), {}),
+        ("quantise", ("int8_per_token", X), {"smooth": torch.ones(64)}),
+        ("dequantise", ("int8_per_token", torch.ones(6, 64, dtype=torch.int8), torch.ones(6)), {}),
+        ("cast", (X, "hifloat8"), {}),
+        ("cast", (X.to(torch.uint8), "float32"), {"x_dtype": "float4_e2m1"}),
+        ("convert_layout", (X.bfloat16(), "FRACTAL_NZ"), {}),
+        ("convert_layout", (torch.zeros(2, 1, 16, 8), "ND"), {"source": "FRACTAL_NZ", "shape": [6, 12]}),
+    ],
+)
+def test_opcheck(name, arguments, keywords):
+    torch.library.opcheck(getattr(torch.ops.megamoe, name).default, arguments, keywords)
+
+
+@pytest.mark.parametrize("space", [ops, torch.ops.megamoe], ids=["function", "torch.ops"])
+def test_compile(space):
+    def layer(x, idx, probs):
+        permuted, index, _ = space.moe_token_permute(x * 2, idx)
+        return space.moe_token_unpermute(permuted + 1, index, probs).square().sum()
+
+    x, probs = torch.randn(5, 8, requires_grad=True), torch.rand(5, 2, requires_grad=True)
+    idx = to_torch(ids(5, 2, 4))
+    wanted = torch.autograd.grad(layer(x, idx, probs), (x, probs))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    for mine, other in zip(torch.autograd.grad(compiled(x, idx, probs), (x, probs)), wanted):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("space", [megamoe, torch.ops.megamoe], ids=["function", "torch.ops"])
+def test_compile_with_codes_of_every_type(space):
+    """One graph for all sizes: quantise, route, convert, cast, with torch's own types in between."""
+
+    def layer(x, idx):
+        codes, scales = space.quantise("mx_floor_e2m1", x, result_types="native")
+        y = space.dequantise("mx_floor_e2m1", codes, scales)
+        rows, _, _, row_scales = space.moe_init_routing_v3(
+            y.bfloat16(), idx, expert_num=4, quant_mode=9, result_types="native"
+        )
+        fp8 = torch.float8_e4m3fn if space is megamoe else "float8_e4m3fn"
+        tiled = space.convert_layout(space.cast(y, fp8), "FRACTAL_NZ")
+        plain = space.convert_layout(tiled, "ND", source="FRACTAL_NZ", shape=[x.shape[0], x.shape[1]])
+        folded = space.moe_init_routing_v3(scales.view(torch.uint8), idx, expert_num=4, x_dtype="hifloat8")
+        weights, chosen = space.moe_gating_top_k(y, 2)
+        permuted, _, scale = space.moe_token_permute(y.half(), idx, quant_mode=3)
+        return codes, scales, rows, row_scales, plain, weights, chosen, permuted, scale, folded[0]
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend="aot_eager")
+    for tokens in (5, 9):
+        x = torch.randn(tokens, 64, generator=torch.Generator().manual_seed(tokens)).bfloat16()
+        idx = to_torch(ids(tokens, 2, 4))
+        for mine, other in zip(compiled(x, idx), layer(x, idx)):
+            assert mine.dtype == other.dtype and mine.shape == other.shape
+            assert torch.equal(mine.view(torch.uint8), other.view(torch.uint8))
+
+
+def run_python(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=os.environ
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_numpy_alone_needs_no_torch():
+    run_python(
+        "import sys, numpy as np, megamoe\n"
+        "x, i = np.ones((2, 4), np.float32), np.zeros((2, 1), np.int32)\n"
+        "megamoe.moe_init_routing_v3(x, i, expert_num=1); megamoe.moe_token_permute(x, i)\n"
+        "megamoe.moe_gating_top_k(x, 2)\n"
+        "assert 'torch' not in sys.modules\n"
+        "try: megamoe.register_torch_ops()\n"
+        "except RuntimeError as error: assert 'import torch' in str(error)\n"
+        "else: raise AssertionError\n"
+    )
+
+
+def test_registration_when_torch_comes_later():
+    run_python(
+        "import megamoe, torch\n"
+        "assert not hasattr(torch.ops.megamoe, 'moe_gating_top_k')\n"
+        "megamoe.register_torch_ops(); megamoe.register_torch_ops()\n"
+        "print(torch.ops.megamoe.moe_gating_top_k(torch.zeros(1, 2), 1))\n"
+    )
