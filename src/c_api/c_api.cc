@@ -1,9 +1,9 @@
 // The functions of the C interface: each turns statuses and exceptions into a code and a message of the
 // thread.
 #include <algorithm>
-#include <new>
 
 #include "c_api/convert.h"
+#include "c_api/guard.h"
 #include "megamoe/version.h"
 
 struct megamoe_group {
@@ -26,6 +26,8 @@ namespace {
 
 thread_local std::string last_error;
 
+}  // namespace
+
 int32_t report(const Status& status) noexcept {
   if (status) return 0;
   try {
@@ -36,30 +38,7 @@ int32_t report(const Status& status) noexcept {
   return static_cast<int32_t>(status.code());
 }
 
-/// Runs body() -> Status; whatever it throws becomes a code.
-template <class Body>
-int32_t guarded(Body&& body) noexcept {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report(Status(Code::kOutOfMemory, {}));
-  } catch (...) {
-    return report(Status(Code::kSystem, {}));
-  }
-}
-
-Status null_argument(const char* name) {
-  return Status(Code::kInvalidArgument, std::string(name) + " = null: expected a pointer");
-}
-
-/// Fills a struct of the caller's size: known fields from `defaults`, the rest zero.
-template <class Struct>
-void init_struct(Struct* out, size_t struct_size, Struct defaults) {
-  if (out == nullptr || struct_size < sizeof(size_t)) return;
-  defaults.struct_size = struct_size;
-  std::memset(static_cast<void*>(out), 0, struct_size);
-  std::memcpy(static_cast<void*>(out), &defaults, std::min(struct_size, sizeof(Struct)));
-}
+namespace {
 
 Status pack(const megamoe_linear_weights* weights, const char* name, megamoe_packed_weights** packed,
             Result<std::shared_ptr<const PackedWeights>> (*make)(const LinearWeights&, bool, int), bool gated,
@@ -187,12 +166,10 @@ megamoe_tensor megamoe_row_major(void* data, int32_t dtype, int32_t dims, const 
   row_major.dims = std::clamp(dims, 0, MEGAMOE_MAX_DIMS);
   std::copy_n(shape, row_major.dims, row_major.shape);
   row_major.set_contiguous();
-  megamoe_tensor t = {};
-  t.data = data;
-  t.dtype = dtype;
+  row_major.data = data;
+  row_major.dtype = static_cast<megamoe::DType>(dtype);
+  megamoe_tensor t = api::from_ref(row_major);
   t.dims = dims;  // a number out of range stays, for the call to refuse
-  std::copy_n(row_major.shape, MEGAMOE_MAX_DIMS, t.shape);
-  std::copy_n(row_major.strides, MEGAMOE_MAX_DIMS, t.strides);
   return t;
 }
 

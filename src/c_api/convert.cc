@@ -68,6 +68,25 @@ Status to_optional_dtype(int32_t number, const char* name, const char* field, DT
   return invalid(name, field, number, "a number from megamoe_dtype or -1");
 }
 
+megamoe_tensor from_ref(const TensorRef& tensor) {
+  megamoe_tensor t = {};
+  t.data = tensor.data;
+  t.dtype = static_cast<int32_t>(tensor.dtype);
+  t.layout = static_cast<int32_t>(tensor.layout);
+  t.dims = tensor.dims;
+  std::copy(std::begin(tensor.shape), std::end(tensor.shape), t.shape);
+  std::copy(std::begin(tensor.strides), std::end(tensor.strides), t.strides);
+  return t;
+}
+
+Status to_isa(const char* name, std::optional<Isa>& out) {
+  if (name == nullptr) return Status::ok();
+  auto isa = isa_from_name(name);
+  if (!isa) return isa.status();
+  out = *isa;
+  return Status::ok();
+}
+
 Result<BufferConfig> to_config(const megamoe_buffer_config* config) {
   megamoe_buffer_config c;
   megamoe_init_buffer_config(&c, sizeof c);
@@ -101,11 +120,7 @@ Result<BufferOptions> to_options(const megamoe_buffer_options* options) {
   MEGAMOE_RETURN_IF_ERROR(read_struct(options, "options", o));
   result.threads = o.threads;
   result.deadline = std::chrono::milliseconds(o.deadline_ms);
-  if (o.isa != nullptr) {
-    auto isa = isa_from_name(o.isa);
-    if (!isa) return isa.status();
-    result.isa = *isa;
-  }
+  MEGAMOE_RETURN_IF_ERROR(to_isa(o.isa, result.isa));
   return result;
 }
 

@@ -43,5 +43,8 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
 Activation to_activation(const megamoe_layer& layer);
 Result<TensorView> to_view(const megamoe_tensor* tensor, const char* name);
 Result<TensorRef> to_ref(const megamoe_tensor* tensor, const char* name);
+megamoe_tensor from_ref(const TensorRef& tensor);
+/// A level by its name; null leaves `out` as it is.
+Status to_isa(const char* name, std::optional<Isa>& out);
 
 }  // namespace megamoe::c_api

@@ -8,7 +8,8 @@ namespace {
 
 TEST(LargeSort, MoreThan16777216SlotsOfTwoExperts) {
   constexpr int64_t kTokens = (int64_t{1} << 24) + 3;
-  const std::vector<int8_t> x(kTokens, 7);
+  std::vector<int8_t> x(kTokens);
+  for (int64_t t = 0; t < kTokens; ++t) x[t] = static_cast<int8_t>(t % 127);
   std::vector<int32_t> ids(kTokens);
   for (int64_t t = 0; t < kTokens; ++t) ids[t] = static_cast<int32_t>(t % 3 == 0);
   MoeInitRoutingArgs args;
@@ -30,7 +31,10 @@ TEST(LargeSort, MoreThan16777216SlotsOfTwoExperts) {
   EXPECT_EQ(counts[0], kTokens - ones);
   EXPECT_EQ(counts[1], ones);
   int64_t next[2] = {0, kTokens - ones};
-  for (int64_t t = 0; t < kTokens; ++t) ASSERT_EQ(index[t], next[ids[t]]++) << t;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    ASSERT_EQ(index[t], next[ids[t]]++) << t;
+    ASSERT_EQ(rows[index[t]], x[t]) << t;
+  }
 }
 
 }  // namespace
