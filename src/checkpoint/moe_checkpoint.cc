@@ -226,14 +226,15 @@ LinearWeights expert_range(const LinearWeights& weights, int64_t begin, int64_t 
     t.shape[0] = count;
     return std::vector<TensorView>{t};
   };
-  LinearWeights result;
-  result.k_last = weights.k_last;
+  LinearWeights result = weights;  // order, layout and groups are those of all experts
   result.weight = cut(weights.weight, 3);
   result.up = cut(weights.up, 3);
-  // One float32 per channel, or E8M0 pairs along the reduction.
-  const bool grouped = !weights.scale.empty() && weights.scale[0].dtype == DType::kFloat8E8M0;
-  result.scale = cut(weights.scale, grouped ? 4 : 2);
+  // One number per channel, one per channel and group of the reduction, or E8M0 pairs.
+  const bool pairs = !weights.scale.empty() && weights.scale[0].dtype == DType::kFloat8E8M0;
+  result.scale = cut(weights.scale, pairs ? 4 : weights.scale_group != 0 ? 3 : 2);
+  result.zero = cut(weights.zero, 3);
   result.bias = cut(weights.bias, 2);
+  result.added_bias = cut(weights.added_bias, 2);
   return result;
 }
 

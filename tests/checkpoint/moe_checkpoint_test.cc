@@ -159,5 +159,25 @@ TEST(MoeCheckpoint, NoExperts) {
   EXPECT_EQ(MoeCheckpoint::open(scratch.path()).status().code(), Code::kUnsupported);
 }
 
+TEST(ExpertRange, CutsEveryListAndKeepsTheRest) {
+  alignas(8) static char memory[2048];
+  LinearWeights all;
+  all.weight = {TensorView(memory, DType::kInt4, {5, 64, 8})};
+  all.scale_group = 32;
+  all.scale = {TensorView(memory, DType::kFloat16, {5, 8, 2})};
+  all.zero = {TensorView(memory, DType::kInt8, {5, 8, 2})};
+  all.bias = all.added_bias = {TensorView(memory, DType::kFloat32, {5, 8})};
+  all.interleave = 4;
+  const LinearWeights part = expert_range(all, 2, 3);
+  for (const auto* list : {&part.weight, &part.scale, &part.zero, &part.bias, &part.added_bias}) {
+    ASSERT_EQ(list->size(), 1u);
+    EXPECT_EQ((*list)[0].shape[0], 3);
+  }
+  EXPECT_EQ(part.weight[0].data, memory + 2 * 64 * 8 / 2);
+  EXPECT_EQ(part.zero[0].data, memory + 2 * 16);
+  EXPECT_EQ(part.scale_group, 32);
+  EXPECT_EQ(part.interleave, 4);
+}
+
 }  // namespace
 }  // namespace megamoe::checkpoint
