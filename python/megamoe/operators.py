@@ -49,8 +49,8 @@ def _only_none(name: str, value: Any) -> None:
 _KINDS = {
     "Array": _Kind("Tensor"),
     "Array | None": _Kind("Tensor?"),
-    "int": _Kind("int", settings.integer),
-    "int | None": _Kind("int?", _or_none(settings.integer)),
+    "int": _Kind("SymInt", settings.integer),
+    "int | None": _Kind("SymInt?", _or_none(settings.integer)),
     "Sequence[int]": _Kind("int[]", settings.integers),
     "float": _Kind("float", settings.number),
     "float | None": _Kind("float?", _or_none(settings.number)),

@@ -113,9 +113,11 @@ def dequantise(
     """
     info = rule_named(rule)
     codes_view = _read_as("codes", codes, info.codes)
+    if info.scales is None and scales is not None and tuple(scales.shape) != (0,):
+        invalid_value(f"scales has shape {tuple(scales.shape)}: expected None or an empty array with {rule}")
     scales_view = None
-    if scales is not None and (info.scales is not None or tuple(scales.shape) != (0,)):
-        scales_view = _read_as("scales", scales, info.scales or "float32")
+    if info.scales is not None and scales is not None:
+        scales_view = _read_as("scales", scales, info.scales)
     results = Results(codes)
     y = results.make("y", "float32", packed.elements(codes, info.codes))
     _core.dequantise(rule, codes_view, scales_view, y, scale, offset, isa)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core, packed, tensors
+from . import _core, packed, settings, tensors
 from .errors import invalid_type
 from .operators import Array, DType, operator
 from .results import Results
@@ -24,7 +24,8 @@ def run_routing(
     of type `kept` are given as `like` has them, by default those of its own type.
     """
     results = Results(like, arguments.get("result_types", "document"), kept or tensors.dtype_of(like))
-    getattr(_core, name)(results.make, arguments | views, arguments["threads"], arguments["isa"])
+    threads = settings.integer("threads", arguments["threads"])  # torch passes integers of 64 bits on
+    getattr(_core, name)(results.make, arguments | views, threads, arguments["isa"])
     return results.finish()
 
 

@@ -37,7 +37,8 @@ def integer(name: str, value: Any) -> int:
     if isinstance(value, (bool, np.bool_)):
         invalid_type(f"{name} = {value}: expected an integer")
     try:
-        number = operator.index(value)
+        # Sizes that torch.compile follows are ints to it and stay symbols; operator.index would fix their value.
+        number = value if isinstance(value, int) else operator.index(value)
     except TypeError:
         invalid_type(f"{name} = {value!r}: expected an integer")
     bits = _INT_BITS.get(name, 64)

@@ -143,6 +143,11 @@ def test_no_rows(rule):
         ),
         (lambda: megamoe.dequantise("hif8_cast", rows((2, 4))), TypeError, "codes = bfloat16"),
         (lambda: megamoe.dequantise("mx_floor_e5m2", np.ones((2, 4), np.uint8)), ValueError, "scales"),
+        (
+            lambda: megamoe.dequantise("hif8_cast", np.ones((2, 4), np.uint8), np.ones((2, 1), np.uint8)),
+            ValueError,
+            r"scales has shape \(2, 1\): expected None",
+        ),
         (lambda: megamoe.cast(rows((2, 5)), "float4_e2m1"), ValueError, "even last dimension"),
         (lambda: megamoe.cast(np.ones(3, np.uint8), "float32"), TypeError, "x_dtype = None"),
         (lambda: megamoe.cast(np.ones(3, np.float32), "float99"), ValueError, "dtype = 'float99'"),

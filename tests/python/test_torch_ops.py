@@ -45,6 +45,11 @@ def test_opcheck(name, arguments, keywords):
     torch.library.opcheck(getattr(torch.ops.megamoe, name).default, arguments, keywords)
 
 
+def test_numbers_of_64_bits_are_named():
+    with pytest.raises(ValueError, match="threads = 1099511627776: expected an integer of 32 bits"):
+        torch.ops.megamoe.moe_token_permute(X, IDX, threads=2**40)
+
+
 @pytest.mark.parametrize("space", [ops, torch.ops.megamoe], ids=["function", "torch.ops"])
 def test_compile(space):
     def layer(x, idx, probs):
@@ -57,6 +62,23 @@ def test_compile(space):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for mine, other in zip(torch.autograd.grad(compiled(x, idx, probs), (x, probs)), wanted):
         torch.testing.assert_close(mine, other)
+
+
+def test_numbers_that_follow_the_batch_compile_once():
+    def rows(x, idx):
+        tokens = x.shape[0]
+        return (
+            ops.moe_token_permute(x, idx, tokens)[0],
+            ops.moe_init_routing_v3(x, idx, expert_num=4, active_num=tokens)[0],
+            ops.moe_init_routing_v3(x, idx, expert_num=4, drop_pad_mode=1, expert_capacity=tokens)[0],
+        )
+
+    compiled = torch.compile(rows, fullgraph=True, dynamic=True, backend="aot_eager")
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for tokens in range(3, 7):
+            x, idx = torch.randn(tokens, 8), to_torch(ids(tokens, 2, 4))
+            for got, expected in zip(compiled(x, idx), rows(x, idx)):
+                assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("space", [megamoe, torch.ops.megamoe], ids=["function", "torch.ops"])
