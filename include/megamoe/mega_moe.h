@@ -79,6 +79,9 @@ class MEGAMOE_API SymmBuffer {
  public:
   static Result<std::shared_ptr<SymmBuffer>> create(const Group& group, const BufferConfig& config,
                                                     const BufferOptions& options = {});
+  /// Takes part in the creation of a buffer with an error found before it, so that every rank returns that
+  /// error instead of waiting. Collective in place of create(); never ok.
+  static Status refuse_creation(const Group& group, const Status& why, const BufferOptions& options = {});
   ~SymmBuffer();
   SymmBuffer(const SymmBuffer&) = delete;
   SymmBuffer& operator=(const SymmBuffer&) = delete;

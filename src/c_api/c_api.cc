@@ -228,9 +228,12 @@ int32_t megamoe_buffer_create(const megamoe_group* group, const megamoe_buffer_c
     if (group == nullptr) return api::null_argument("group");
     if (buffer == nullptr) return api::null_argument("buffer");
     auto converted = api::to_config(config);
-    if (!converted) return converted.status();
     auto chosen = api::to_options(options);
-    if (!chosen) return chosen.status();
+    // The other ranks are in the creation already and must learn of the error.
+    if (!converted || !chosen) {
+      return megamoe::SymmBuffer::refuse_creation(group->group,
+                                                  converted ? chosen.status() : converted.status());
+    }
     auto made = megamoe::SymmBuffer::create(group->group, *converted, *chosen);
     if (!made) return made.status();
     *buffer = new megamoe_buffer{std::move(*made)};

@@ -19,7 +19,8 @@ struct RecordHead {
   int64_t tokens;
   uint32_t message_bytes;
   char message[448];
-  char unused[44];
+  LayerMark layer;
+  char unused[12];
 };
 static_assert(sizeof(RecordHead) == 512);
 
@@ -27,6 +28,7 @@ void publish(Session& session, const SymmLayout& layout, const LocalRecord& loca
   RecordHead head{};
   head.code = static_cast<int32_t>(local.status.code());
   head.tokens = local.tokens;
+  head.layer = local.layer;
   head.message_bytes = static_cast<uint32_t>(fitting_bytes(local.status.message(), sizeof(head.message)));
   std::memcpy(head.message, local.status.message().data(), head.message_bytes);
 
@@ -55,6 +57,7 @@ void read(const std::byte* record, int64_t rank, CallMatrix& matrix) {
                     std::string(head.message, std::min<size_t>(head.message_bytes, sizeof(head.message))));
   }
   matrix.mutable_tokens()[rank] = head.tokens;
+  matrix.mutable_layers()[rank] = head.layer;
   std::memcpy(matrix.mutable_counts(rank), record + sizeof(head), matrix.experts() * sizeof(uint32_t));
 }
 

@@ -1,6 +1,7 @@
 // Steps 2 to 4 of a call: publish this rank's record, wait for all records, agree on the verdict.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -11,10 +12,14 @@
 
 namespace megamoe::comm {
 
+/// What of its layer a rank must have in common with the others: words whose meaning is the caller's.
+using LayerMark = std::array<uint32_t, 8>;
+
 /// What one rank announces before any row moves.
 struct LocalRecord {
   Status status;  ///< an argument error found locally travels to every rank
   int64_t tokens = 0;
+  LayerMark layer{};
   std::span<const uint32_t> counts;  ///< [experts] rows this rank sends to each expert of the group
 };
 
@@ -22,21 +27,29 @@ struct LocalRecord {
 class CallMatrix {
  public:
   CallMatrix(int64_t ranks, int64_t experts)
-      : ranks_(ranks), experts_(experts), statuses_(ranks), tokens_(ranks), counts_(ranks * experts) {}
+      : ranks_(ranks),
+        experts_(experts),
+        statuses_(ranks),
+        tokens_(ranks),
+        layers_(ranks),
+        counts_(ranks * experts) {}
   int64_t ranks() const { return ranks_; }
   int64_t experts() const { return experts_; }
   /// What the rank found wrong with its own arguments.
   const Status& status(int64_t rank) const { return statuses_[rank]; }
   int64_t tokens(int64_t rank) const { return tokens_[rank]; }
+  const LayerMark& layer(int64_t rank) const { return layers_[rank]; }
   uint32_t count(int64_t source, int64_t expert) const { return counts_[source * experts_ + expert]; }
   Status* mutable_statuses() { return statuses_.data(); }
   int64_t* mutable_tokens() { return tokens_.data(); }
+  LayerMark* mutable_layers() { return layers_.data(); }
   uint32_t* mutable_counts(int64_t source) { return counts_.data() + source * experts_; }
 
  private:
   int64_t ranks_, experts_;
   std::vector<Status> statuses_;
   std::vector<int64_t> tokens_;
+  std::vector<LayerMark> layers_;
   std::vector<uint32_t> counts_;
 };
 

@@ -18,10 +18,10 @@ class GroupState {
   const char* name() const { return name_; }
   int size() const { return size_; }
 
-  /// Collective: the n-th call of each rank meets the n-th call of the others. All compare settings, reserve
-  /// and map the segments of all ranks, zeroed. Either every rank that came gets its transport or every one
-  /// gets an error.
-  virtual Result<std::unique_ptr<Transport>> meet(int rank, size_t segment_bytes, const Settings& settings,
+  /// Collective: the n-th call of each rank meets the n-th call of the others. All compare what they say of
+  /// themselves, reserve and map the segments of all ranks, zeroed. Either every rank that came gets its
+  /// transport or every one gets an error.
+  virtual Result<std::unique_ptr<Transport>> meet(const Hello& hello, size_t segment_bytes,
                                                   const Deadline& deadline) = 0;
 
  private:

@@ -50,14 +50,14 @@ class LocalGroup : public GroupState {
  public:
   LocalGroup(const char* name, int size) : GroupState(name, size), creations_(size) {}
 
-  Result<std::unique_ptr<Transport>> meet(int rank, size_t segment_bytes, const Settings& settings,
+  Result<std::unique_ptr<Transport>> meet(const Hello& hello, size_t segment_bytes,
                                           const Deadline& deadline) override {
     std::unique_lock lock(mutex_);
-    const uint64_t sequence = creations_[rank]++;
+    const uint64_t sequence = creations_[hello.rank]++;
     auto& place = meetings_[sequence];
     if (place == nullptr) place = std::make_shared<Meeting>(size());
     const std::shared_ptr<Meeting> meeting = place;
-    const Status status = join(lock, *meeting, rank, segment_bytes, settings, deadline);
+    const Status status = join(lock, *meeting, hello, segment_bytes, deadline);
     if (++meeting->left == size()) meetings_.erase(sequence);
     if (!status.is_ok()) return status;
     lock.unlock();
@@ -65,10 +65,11 @@ class LocalGroup : public GroupState {
   }
 
  private:
-  Status join(std::unique_lock<std::mutex>& lock, Meeting& meeting, int rank, size_t segment_bytes,
-              const Settings& settings, const Deadline& deadline) {
+  Status join(std::unique_lock<std::mutex>& lock, Meeting& meeting, const Hello& hello, size_t segment_bytes,
+              const Deadline& deadline) {
     if (!meeting.failure.is_ok()) return meeting.failure;
-    meeting.hellos[rank] = Hello{rank, size(), full_settings(settings, segment_bytes)};
+    const int rank = hello.rank;
+    meeting.hellos[rank] = hello;
     meeting.came[rank] = true;
     if (++meeting.arrived == size()) {
       std::vector<const Hello*> hellos;

@@ -37,7 +37,13 @@ Writer say(Say kind) {
 }
 
 std::string say_status(Say kind, const Status& status) {
-  return say(kind).number(static_cast<uint64_t>(status.code())).text(status.message()).body();
+  Writer writer = say(kind);
+  write_status(status, writer);
+  return writer.body();
+}
+
+void write_status(const Status& status, Writer& writer) {
+  writer.number(static_cast<uint64_t>(status.code())).text(status.message());
 }
 
 Status read_status(Reader& reader) {

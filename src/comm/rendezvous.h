@@ -34,10 +34,10 @@ Result<SharedParts> host_rendezvous(const Rendezvous& own, const Deadline& deadl
 Result<SharedParts> join_rendezvous(const Rendezvous& own, const Deadline& deadline);  ///< the others
 
 /// First word of every message: the format of the messages themselves.
-inline constexpr uint64_t kRendezvousMagic = 0x31304d4d454f4d4dull;
+inline constexpr uint64_t kRendezvousMagic = 0x32304d4d454f4d4dull;
 
 enum class Say : uint64_t {
-  kHello = 1,  ///< member: rank, size, settings; pidfd
+  kHello = 1,  ///< member: rank, size, settings, code and text of its refusal; pidfd
   kProgress,   ///< host: which ranks are still missing; the sign that a hello was taken
   kFail,       ///< either: code and text; ends the rendezvous
   kGo,         ///< host: settings agree, reserve memory
@@ -56,6 +56,7 @@ Result<Fd> open_own_process();
 Writer say(Say kind);
 /// A message of a kind with a status.
 std::string say_status(Say kind, const Status& status);
+void write_status(const Status& status, Writer& writer);
 Status read_status(Reader& reader);
 
 }  // namespace megamoe::comm

@@ -223,11 +223,12 @@ class Host {
     const uint64_t size = reader.number();
     const uint64_t fields = reader.number();
     if (!reader.ok() || rank > kMaxRanks || size > kMaxRanks || message.fds.size() != 1) return false;
-    Hello hello{static_cast<int>(rank), static_cast<int>(size), {}};
+    Hello hello{static_cast<int>(rank), static_cast<int>(size), {}, {}};
     for (uint64_t i = 0; i < fields && reader.ok(); ++i) {
       std::string field = reader.text();
       hello.settings.emplace_back(std::move(field), reader.text());
     }
+    hello.refusal = read_status(reader);
     if (!reader.ok()) return false;
     member.hello = std::move(hello);
     member.process = std::move(message.fds[0]);

@@ -50,6 +50,7 @@ class Member {
     hello.number(static_cast<uint64_t>(own_.hello.rank)).number(static_cast<uint64_t>(own_.hello.size));
     hello.number(own_.hello.settings.size());
     for (const auto& [field, value] : own_.hello.settings) hello.text(field).text(value);
+    write_status(own_.hello.refusal, hello);
     if (hello.body().size() > kMaxMessageBytes) {
       return Status(Code::kInvalidArgument, "settings = " + std::to_string(hello.body().size()) +
                                                 " bytes: expected at most " +

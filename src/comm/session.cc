@@ -33,9 +33,20 @@ Result<std::unique_ptr<Session>> Session::open(const Group& group, size_t segmen
                                               ": expected at least " + std::to_string(sizeof(SegmentHeader)));
   }
   Result<std::unique_ptr<Transport>> transport =
-      group.state()->meet(group.rank(), segment_bytes, settings, Deadline(options.deadline));
+      group.state()->meet({group.rank(), group.size(), full_settings(settings, segment_bytes), {}},
+                          segment_bytes, Deadline(options.deadline));
   if (!transport.is_ok()) return transport.status();
   return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(group, std::move(*transport), options)));
+}
+
+Status Session::refuse(const Group& group, const Status& why, const SessionOptions& options) {
+  if (group.state() == nullptr) return why;
+  const Hello hello{group.rank(), group.size(), full_settings({}, sizeof(SegmentHeader)), why};
+  const Status verdict =
+      group.state()->meet(hello, sizeof(SegmentHeader), Deadline(options.deadline)).status();
+  // Where the others did not come, why this rank refused says more.
+  const bool met = verdict.code() != Code::kTimedOut && verdict.code() != Code::kPeerFailed;
+  return met && !verdict.is_ok() ? verdict : why;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -78,6 +78,12 @@ Status agree(std::span<const Hello* const> unsorted) {
                     "rank = " + std::to_string(rank) + " given by two members: expected each rank once");
     }
   }
+  for (const Hello* hello : hellos) {
+    if (hello->refusal.is_ok()) continue;
+    if (hello->size == 1) return hello->refusal;
+    return Status(hello->refusal.code(),
+                  "rank " + std::to_string(hello->rank) + ": " + hello->refusal.message());
+  }
   std::vector<std::string> fields;
   for (const Hello* hello : hellos) {
     for (const auto& [field, value] : hello->settings) {

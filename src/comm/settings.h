@@ -20,13 +20,14 @@ struct Hello {
   int rank = 0;
   int size = 1;
   Settings settings;  ///< with library version and segment bytes
+  Status refusal;     ///< why this rank cannot take part; ok where it can
 };
 
 /// Adds library version and segment bytes.
 Settings full_settings(const Settings& settings, size_t segment_bytes);
 
-/// Ok when sizes are equal, ranks are in range and unique, and all settings are the same; else an error that
-/// names the field, the ranks and the values. Does not ask whether all ranks are there.
+/// Ok when sizes are equal, ranks are in range and unique, no rank refuses and all settings are the same;
+/// else an error that names the field, the ranks and the values. Does not ask whether all ranks are there.
 Status agree(std::span<const Hello* const> hellos);
 
 /// "rank 2" or "ranks 0, 3".

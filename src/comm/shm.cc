@@ -30,11 +30,11 @@ class ShmGroup : public GroupState {
  public:
   ShmGroup(const std::string& key, int size) : GroupState("shm", size), key_(key) {}
 
-  Result<std::unique_ptr<Transport>> meet(int rank, size_t segment_bytes, const Settings& settings,
+  Result<std::unique_ptr<Transport>> meet(const Hello& hello, size_t segment_bytes,
                                           const Deadline& deadline) override {
-    const Rendezvous own{key_, creations_.fetch_add(1, std::memory_order_relaxed),
-                         Hello{rank, size(), full_settings(settings, segment_bytes)}, segment_bytes};
-    Result<SharedParts> parts = rank == 0 ? host_rendezvous(own, deadline) : join_rendezvous(own, deadline);
+    const Rendezvous own{key_, creations_.fetch_add(1, std::memory_order_relaxed), hello, segment_bytes};
+    Result<SharedParts> parts =
+        hello.rank == 0 ? host_rendezvous(own, deadline) : join_rendezvous(own, deadline);
     if (!parts.is_ok()) return parts.status();
     return std::unique_ptr<Transport>(new ShmTransport(std::move(*parts)));
   }

@@ -13,6 +13,7 @@
 #include "base/topology.h"
 #include "comm/host_memory.h"
 #include "comm/segment_header.h"
+#include "moe/agreement.h"
 #include "moe/limits.h"
 #include "moe/validate.h"
 #include "pack/panel_source.h"
@@ -81,11 +82,8 @@ size_t strip_bytes(int64_t k) {
   return static_cast<size_t>(kernel::panel_bytes(Family::kBf16, k) + rows + stored);
 }
 
-constexpr const char* kValidArguments = "valid";
-
 comm::Settings settings_of(const BufferConfig& config, const comm::SymmLayout& layout) {
   return {
-      {"arguments", kValidArguments},
       {"num_experts", std::to_string(config.num_experts)},
       {"num_max_tokens_per_rank", std::to_string(config.num_max_tokens_per_rank)},
       {"num_topk", std::to_string(config.num_topk)},
@@ -112,32 +110,6 @@ Status check_buffer_size(const BufferConfig& config, const comm::SymmLayout& lay
   return Status(Code::kInvalidArgument, "ccl_buffer_size = " + std::to_string(config.ccl_buffer_size) +
                                             ": expected 0 (automatic) or at least " + std::to_string(needed) +
                                             " bytes");
-}
-
-// Profiles whose ranks all pass the same number of tokens.
-Status check_tokens(const comm::CallMatrix& matrix, const ProfileInfo& profile) {
-  if (allows(profile.profile, Parameter::kUnequalTokens)) return Status::ok();
-  for (int64_t r = 1; r < matrix.ranks(); ++r) {
-    if (matrix.tokens(r) == matrix.tokens(0)) continue;
-    return Status(Code::kInvalidArgument, "rank " + std::to_string(r) + ": x has " +
-                                              std::to_string(matrix.tokens(r)) + " tokens: expected " +
-                                              std::to_string(matrix.tokens(0)) + " as on rank 0 (profile " +
-                                              profile.name + ")");
-  }
-  return Status::ok();
-}
-
-// A rank whose own arguments are wrong still meets the others, so that nobody waits for it: the difference in
-// the first field is then the error of every rank.
-Status refuse_creation(const Group& group, const BufferOptions& options, const Status& why) {
-  if (group.size() > 1) {
-    comm::SessionOptions session_options;
-    if (options.deadline.count() > 0) session_options.deadline = options.deadline;
-    Result<std::unique_ptr<comm::Session>> session = comm::Session::open(
-        group, sizeof(comm::SegmentHeader), {{"arguments", why.message()}}, session_options);
-    static_cast<void>(session);  // the caller's own error says more than what the others saw
-  }
-  return why;
 }
 
 int choose_threads(const BufferOptions& options, int ranks) {
@@ -331,7 +303,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& 
       return Status(Code::kOutOfMemory, "the memory of the buffer could not be reserved");
     }
   }();
-  if (!prepared) return moe::refuse_creation(group, options, prepared.status());
+  if (!prepared) return refuse_creation(group, prepared.status(), options);
   Impl& impl = **prepared;
   comm::SessionOptions session_options;
   session_options.deadline = options.deadline;
@@ -345,7 +317,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& 
   return prepared;
 }
 
-Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
+Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens, const comm::LayerMark& layer) {
   trace.clear();
   completed = false;
   const moe::TraceScope scope(trace, 0, TraceSpan::Stage::kExchange);
@@ -355,10 +327,11 @@ Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens) {
   comm::LocalRecord record;
   record.status = local;
   record.tokens = tokens;
+  record.layer = layer;
   if (!local.is_ok()) token_map.clear();
   record.counts = token_map.counts();
   Status verdict = comm::exchange(*session, layout, record, matrix);
-  if (verdict.is_ok()) verdict = moe::check_tokens(matrix, moe::profile_info(profile));
+  if (verdict.is_ok()) verdict = moe::agree_on_call(matrix, profile);
   // A wait that a failure or a destroy() cut short is no verdict: peers may hold another one and wait for
   // rows.
   if (!verdict.is_ok() && session->broken().is_ok() && !destroyed) session->end_call();
@@ -382,6 +355,16 @@ Result<std::shared_ptr<SymmBuffer>> SymmBuffer::create(const Group& group, const
   Result<std::unique_ptr<Impl>> impl = Impl::create(group, config, options);
   if (!impl) return impl.status();
   return std::shared_ptr<SymmBuffer>(new SymmBuffer(std::move(*impl)));
+}
+
+Status SymmBuffer::refuse_creation(const Group& group, const Status& why, const BufferOptions& options) {
+  comm::SessionOptions session_options;
+  if (options.deadline.count() > 0) session_options.deadline = options.deadline;
+  if (why.is_ok()) {
+    const Status missing(Code::kInvalidArgument, "why = ok: expected the error of the creation");
+    return comm::Session::refuse(group, missing, session_options);
+  }
+  return comm::Session::refuse(group, why, session_options);
 }
 
 void SymmBuffer::destroy() {
@@ -430,9 +413,9 @@ Status SymmBuffer::refuse_call(const Status& why) {
     return Status(Code::kInvalidArgument, "the buffer is in a call: expected one call at a time");
   // The peers are in the call already: a refusal without an error must still end it.
   if (why.is_ok()) {
-    return impl_->exchange(Status(Code::kInvalidArgument, "why = ok: expected the error of the call"), 0);
+    return impl_->exchange(Status(Code::kInvalidArgument, "why = ok: expected the error of the call"), 0, {});
   }
-  return impl_->exchange(why, 0);
+  return impl_->exchange(why, 0, {});
 }
 
 Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, const BufferConfig& config) {

@@ -104,7 +104,7 @@ class SymmBuffer::Impl {
                                               const BufferOptions& options);
 
   /// Gathers all records of a new call. On an error verdict the call is over and the next one is legal.
-  Status exchange(const Status& local, int64_t tokens);
+  Status exchange(const Status& local, int64_t tokens, const comm::LayerMark& layer);
   /// Sets the used counters to zero and leaves the call.
   void leave(int64_t tokens);
 

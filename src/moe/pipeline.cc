@@ -29,7 +29,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
         args.topk_ids, args.x_active_mask.present() ? args.x_active_mask : TensorView(),
         {owner.config.num_experts, !moe::allows(owner.profile, moe::Parameter::kRepeatedExperts)});
   }
-  MEGAMOE_RETURN_IF_ERROR(owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0));
+  MEGAMOE_RETURN_IF_ERROR(owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, mark));
   owner.rows.build(owner.matrix, owner.group.rank());
   moe::Call call(*this, args);
   MEGAMOE_RETURN_IF_ERROR(call.run());

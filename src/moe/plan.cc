@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "moe/agreement.h"
 #include "moe/quantities.h"
 
 namespace megamoe {
@@ -115,6 +116,7 @@ Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<Sym
   Result<moe::ActivationPlan> activation = moe::plan_activation(impl->layer.activation);
   if (!activation) return activation.status();
   impl->activation = *activation;
+  impl->mark = moe::mark_of(*activation);
   moe::Quantities quantities = moe::quantities_of(owner.config, owner.group.size());
   moe::add_layer(impl->layer, impl->activation, owner.codec->codes(), quantities);
   MEGAMOE_RETURN_IF_ERROR(moe::check_limits(owner.profile, moe::LimitStage::kLayer, quantities));

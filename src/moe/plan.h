@@ -60,6 +60,7 @@ class MegaMoe::Impl {
   std::shared_ptr<SymmBuffer> buffer;
   Layer layer;
   moe::ActivationPlan activation;
+  comm::LayerMark mark{};  ///< what all ranks of a call must have in common
   moe::ExpertPlan experts[moe::kRowSets];
   const kernel::RowOps* ops = nullptr;
 

@@ -72,7 +72,7 @@ Status Caller::run(const Status& bad, const std::vector<int>& expert_of_slot) {
     }
   }
   at(Point::kBeforeRecords);
-  const Status outcome = exchange(session_, layout_, {bad, kMaxTokens, counts}, matrix_);
+  const Status outcome = exchange(session_, layout_, {bad, kMaxTokens, {}, counts}, matrix_);
   if (!outcome.is_ok()) {
     if (session_.broken().is_ok()) session_.end_call();
     return outcome;

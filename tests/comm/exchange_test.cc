@@ -93,17 +93,21 @@ TEST(Agree, NamesFieldRanksAndValues) {
     for (const Hello& hello : hellos) pointers.push_back(&hello);
     return agree(pointers).message();
   };
-  EXPECT_EQ(text({{0, 2, {{"a", "1"}}}, {1, 2, {{"a", "1"}}}}), "");
-  EXPECT_EQ(text({{1, 3, {{"a", "2"}}}, {0, 3, {{"a", "1"}}}, {2, 3, {{"a", "2"}}}}),
+  EXPECT_EQ(text({{0, 2, {{"a", "1"}}, {}}, {1, 2, {{"a", "1"}}, {}}}), "");
+  EXPECT_EQ(text({{1, 3, {{"a", "2"}}, {}}, {0, 3, {{"a", "1"}}, {}}, {2, 3, {{"a", "2"}}, {}}}),
             "a = 1 on rank 0; 2 on ranks 1, 2: expected the same value on every rank");
-  EXPECT_EQ(text({{0, 3, {{"a", "x"}}}, {1, 3, {{"a", "y"}}}, {2, 3, {{"a", "z"}}}}),
+  EXPECT_EQ(text({{0, 3, {{"a", "x"}}, {}}, {1, 3, {{"a", "y"}}, {}}, {2, 3, {{"a", "z"}}, {}}}),
             "a = x on rank 0; y on rank 1; z on rank 2: expected the same value on every rank");
-  EXPECT_EQ(text({{0, 2, {{"a", "1"}, {"b", "1"}}}, {1, 2, {{"a", "1"}}}}),
+  EXPECT_EQ(text({{0, 2, {{"a", "1"}, {"b", "1"}}, {}}, {1, 2, {{"a", "1"}}, {}}}),
             "b = 1 on rank 0; (absent) on rank 1: expected the same value on every rank");
-  EXPECT_EQ(text({{0, 2, {}}, {1, 4, {}}}),
+  EXPECT_EQ(text({{0, 2, {}, {}}, {1, 4, {}, {}}}),
             "group size = 2 on rank 0; 4 on rank 1: expected the same value on every rank");
-  EXPECT_EQ(text({{0, 2, {}}, {2, 2, {}}}), "rank = 2: expected a value in [0, 2)");
-  EXPECT_EQ(text({{1, 2, {}}, {1, 2, {}}}), "rank = 1 given by two members: expected each rank once");
+  EXPECT_EQ(text({{0, 2, {}, {}}, {2, 2, {}, {}}}), "rank = 2: expected a value in [0, 2)");
+  EXPECT_EQ(text({{1, 2, {}, {}}, {1, 2, {}, {}}}), "rank = 1 given by two members: expected each rank once");
+  const Status refusal(Code::kInvalidArgument, "b = 2: expected 1");
+  EXPECT_EQ(text({{2, 3, {}, refusal}, {0, 3, {{"a", "1"}}, {}}, {1, 3, {{"a", "1"}}, {}}}),
+            "rank 2: b = 2: expected 1");
+  EXPECT_EQ(text({{0, 1, {}, refusal}}), "b = 2: expected 1");
   EXPECT_EQ(full_settings({{"a", "1"}}, 4096).front().first, "library version");
   EXPECT_EQ(full_settings({{"a", "1"}}, 4096).back().second, "4096");
 }
@@ -118,13 +122,14 @@ TEST(Exchange, AllocatesNothing) {
   bool good = true;
   for (int i = 0; i < 100; ++i) {
     good &= (*session)->begin_call().is_ok();
-    good &= exchange(**session, layout, {Status::ok(), 3, counts}, matrix).is_ok();
+    good &= exchange(**session, layout, {Status::ok(), 3, {7}, counts}, matrix).is_ok();
     (*session)->end_call();
   }
   const int64_t after = allocations;
   EXPECT_TRUE(good);
   EXPECT_EQ(after, before);
   EXPECT_EQ(matrix.tokens(0), 3);
+  EXPECT_EQ(matrix.layer(0), LayerMark{7});
   EXPECT_EQ(matrix.count(0, 1), 1u);
 }
 

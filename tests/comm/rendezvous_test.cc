@@ -32,7 +32,7 @@ std::string live(const std::string& key, int rank, int size, milliseconds deadli
 }
 
 Rendezvous as_member(const std::string& key, int rank, int size) {
-  return Rendezvous{key, 0, Hello{rank, size, {{"any", "1"}}}, 4096};
+  return Rendezvous{key, 0, Hello{rank, size, {{"any", "1"}}, {}}, 4096};
 }
 
 /// Connects to the first rendezvous of `key` as soon as rank 0 is there.
@@ -47,6 +47,7 @@ Fd connect_when_there(const std::string& key) {
 std::string hello_of(int rank, int size) {
   Writer hello = say(Say::kHello);
   hello.number(static_cast<uint64_t>(rank)).number(static_cast<uint64_t>(size)).number(0);
+  write_status(Status::ok(), hello);
   return hello.body();
 }
 

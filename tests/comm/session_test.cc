@@ -299,6 +299,29 @@ TEST_P(EveryTransportWithPeers, ErrorAtCreationIsNotTheEndOfTheGroup) {
   expect_all(outcomes, "settings differ, then ok");
 }
 
+TEST_P(EveryTransport, ARankThatRefusesIsTheSameErrorEverywhereAtOnce) {
+  const int refusing = size() - 1;
+  const auto outcomes = run([&](const Group& group) -> std::string {
+    const Status why(Code::kInvalidType, "topk has type text: expected an integer");
+    const Status first =
+        group.rank() == refusing ? Session::refuse(group, why, {}) : open_small(group).status();
+    auto session = open_small(group);
+    if (!session.is_ok()) return session.status().message();
+    return text_of(first) + ", then " + text_of(Caller(**session).call());
+  });
+  expect_all(outcomes, "invalid type: " + (size() == 1 ? "" : "rank " + std::to_string(refusing) + ": ") +
+                           "topk has type text: expected an integer, then ok");
+}
+
+TEST_P(EveryTransportWithPeers, ARankThatRefusesAloneKeepsItsReason) {
+  auto outcomes = run([&](const Group& group) -> std::string {
+    if (group.rank() != 1) return {};
+    return text_of(Session::refuse(group, Status(Code::kInvalidArgument, "a = 1: expected 2"),
+                                   {.deadline = milliseconds(500)}));
+  });
+  EXPECT_EQ(outcomes[1].text, "invalid argument: a = 1: expected 2");
+}
+
 TEST_P(EveryTransportWithPeers, MissingRankIsNamedByAll) {
   const int missing = size() - 1;
   auto outcomes = run([&](const Group& group) -> std::string {

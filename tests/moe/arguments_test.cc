@@ -111,10 +111,71 @@ TEST(BufferArguments, OneWrongRankIsAnErrorOnAllRanks) {
     if (rank == 2) config.hidden = 0;
     statuses[static_cast<size_t>(rank)] = SymmBuffer::create(group, config).status();
   });
-  for (size_t r = 0; r < 4; ++r) {
-    EXPECT_FALSE(statuses[r]);
-    EXPECT_NE(statuses[r].message().find("hidden = 0"), std::string::npos) << statuses[r].message();
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.message(), "rank 2: hidden = 0: expected a value in [1, 16777216] (profile cpu)");
   }
+}
+
+TEST(BufferArguments, ASettingThatDiffersIsNamedWithBothValuesOnAllRanks) {
+  const struct {
+    std::function<void(BufferConfig&)> change;
+    const char* message;
+  } cases[] = {
+      {[](BufferConfig& c) { c.num_experts = 9; }, "num_experts = 8 on ranks 0, 2; 9 on rank 1"},
+      {[](BufferConfig& c) { c.num_max_tokens_per_rank = 4; },
+       "num_max_tokens_per_rank = 8 on ranks 0, 2; 4 on rank 1"},
+      {[](BufferConfig& c) { c.num_topk = 1; }, "num_topk = 2 on ranks 0, 2; 1 on rank 1"},
+      {[](BufferConfig& c) { c.hidden = 32; }, "hidden = 64 on ranks 0, 2; 32 on rank 1"},
+      {[](BufferConfig& c) { c.intermediate_hidden = 33; },
+       "intermediate_hidden = 32 on ranks 0, 2; 33 on rank 1"},
+      {[](BufferConfig& c) { c.max_recv_token_num = 9; },
+       "max_recv_token_num = 0 on ranks 0, 2; 9 on rank 1"},
+      {[](BufferConfig& c) { c.dispatch_quant_mode = 2; },
+       "dispatch_quant_mode = 0 on ranks 0, 2; 2 on rank 1"},
+      {[](BufferConfig& c) { c.dispatch_quant_out_dtype = DType::kBFloat16; },
+       "dispatch_quant_out_dtype = undefined on ranks 0, 2; bfloat16 on rank 1"},
+      {[](BufferConfig& c) { c.combine_quant_mode = 3; },
+       "combine_quant_mode = 0 on ranks 0, 2; 3 on rank 1"},
+      {[](BufferConfig& c) { c.topk_weights_type = 1; }, "topk_weights_type = 0 on ranks 0, 2; 1 on rank 1"},
+      {[](BufferConfig& c) {
+         c.topo_type = 1;
+         c.rank_num_per_server = 3;
+       },
+       "topo_type = 0 on ranks 0, 2; 1 on rank 1"},
+      {[](BufferConfig& c) { c.rank_num_per_server = 1; },
+       "rank_num_per_server = 2 on ranks 0, 2; 1 on rank 1"},
+      {[](BufferConfig& c) { c.combine_comm_mode = 1; }, "combine_comm_mode = 0 on ranks 0, 2; 1 on rank 1"},
+  };
+  const TestLayer layer(kShape, 1);
+  for (const auto& [change, message] : cases) {
+    std::vector<Status> statuses(3);
+    test::on_local_ranks(3, [&, &change = change](int rank, const Group& group) {
+      BufferConfig config = layer.config(8);
+      if (rank == 1) change(config);
+      statuses[static_cast<size_t>(rank)] = SymmBuffer::create(group, config, test::options(1)).status();
+    });
+    for (const Status& status : statuses) {
+      EXPECT_EQ(status.code(), Code::kSettingsDiffer) << message;
+      EXPECT_EQ(status.message(), std::string(message) + ": expected the same value on every rank");
+    }
+  }
+}
+
+TEST(BufferArguments, AnErrorFoundBeforeCreationReachesAllRanks) {
+  const TestLayer layer(kShape, 1);
+  std::vector<Status> statuses(3);
+  test::on_local_ranks(3, [&](int rank, const Group& group) {
+    const Status why(Code::kInvalidType, "hidden = x: expected an integer");
+    statuses[static_cast<size_t>(rank)] = rank == 1 ? SymmBuffer::refuse_creation(group, why)
+                                                    : SymmBuffer::create(group, layer.config(8)).status();
+  });
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), Code::kInvalidType);
+    EXPECT_EQ(status.message(), "rank 1: hidden = x: expected an integer");
+  }
+  EXPECT_EQ(SymmBuffer::refuse_creation(Group::self(), Status::ok()).message(),
+            "why = ok: expected the error of the creation");
 }
 
 struct LayerCase {
@@ -306,6 +367,43 @@ TEST(CallArguments, AWrongIdOnOneRankIsTheSameErrorOnAllAndTheNextCallWorks) {
     EXPECT_EQ(wrong[r].message(),
               "rank 2: topk_ids[1][1] = 8: expected -1 (slot not used) or an expert in [0, 8)");
     EXPECT_TRUE(right[r]) << right[r].message();
+  }
+}
+
+TEST(CallArguments, ActivationsThatDifferAreTheSameErrorOnAllAndTheNextCallWorks) {
+  const std::pair<std::function<void(Activation&)>, const char*> cases[] = {
+      {[](Activation& a) { a.name = "swiglustep"; }, "swiglustep"},
+      {[](Activation& a) { a.clamp = 7; }, "swiglu (clamp 7)"},
+      {[](Activation& a) {
+         a.name = "situglu";
+         a.beta = 1.5;
+         a.linear_beta = 2;
+       },
+       "situglu (beta 1.5, linear_beta 2)"},
+  };
+  TestLayer layer(kShape, 1);
+  for (const auto& [change, text] : cases) {
+    std::vector<RankTokens> ranks;
+    for (int r = 0; r < 3; ++r) ranks.push_back(layer.tokens(5));
+    test::on_local_ranks(3, [&, &change = change, &text = text](int rank, const Group& group) {
+      RankTokens& tokens = ranks[static_cast<size_t>(rank)];
+      const std::vector<uint16_t> untouched = tokens.y;
+      auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
+      ASSERT_TRUE(buffer) << buffer.status().message();
+      Layer other = layer.layer(3, rank, true);
+      if (rank == 1) change(other.activation);
+      auto differing = MegaMoe::create(*buffer, other);
+      ASSERT_TRUE(differing) << differing.status().message();
+      const int64_t experts = layer.local_experts(3, rank);
+      const Status status = (*differing)->run(layer.args(tokens, experts));
+      EXPECT_EQ(status.code(), Code::kSettingsDiffer);
+      EXPECT_EQ(status.message(), std::string("activation = swiglu on ranks 0, 2; ") + text +
+                                      " on rank 1: expected the same value on every rank");
+      EXPECT_EQ(tokens.y, untouched);
+      auto same = MegaMoe::create(*buffer, layer.layer(3, rank, true));
+      ASSERT_TRUE(same);
+      EXPECT_TRUE((*same)->run(layer.args(tokens, experts))) << "the next legal call works";
+    });
   }
 }
 

@@ -1,0 +1,85 @@
+// Activations and numbers of tokens of all ranks of a call.
+#include "moe/agreement.h"
+
+#include <bit>
+#include <cstdio>
+#include <string>
+
+#include "activation/params.h"
+#include "comm/settings.h"
+
+namespace megamoe::moe {
+namespace {
+
+enum MarkWord { kKind, kClamp, kAlpha, kBeta, kLinearBeta };
+
+/// "swiglu", "swigluoai (clamp 7, alpha 1.702, beta 1)".
+std::string mark_text(const comm::LayerMark& mark) {
+  constexpr struct {
+    MarkWord word;
+    const char* name;
+    float unused;  ///< value that does nothing
+  } kParameters[] = {{kClamp, "clamp", activation::kFloatMax},
+                     {kAlpha, "alpha", activation::ActivationParams().alpha},
+                     {kBeta, "beta", activation::ActivationParams().beta},
+                     {kLinearBeta, "linear_beta", activation::ActivationParams().linear_beta}};
+  std::string parameters;
+  for (const auto& parameter : kParameters) {
+    const auto value = std::bit_cast<float>(mark[parameter.word]);
+    if (value == parameter.unused) continue;
+    char number[32];
+    std::snprintf(number, sizeof number, "%.9g", static_cast<double>(value));
+    parameters += (parameters.empty() ? "" : ", ") + std::string(parameter.name) + " " + number;
+  }
+  return activation::kActivations[mark[kKind]].name + (parameters.empty() ? "" : " (" + parameters + ")");
+}
+
+Status agree_on_layers(const comm::CallMatrix& matrix) {
+  bool same = true;
+  for (int64_t r = 1; r < matrix.ranks(); ++r) same &= matrix.layer(r) == matrix.layer(0);
+  if (same) return Status::ok();
+  std::string text;
+  std::vector<bool> told(static_cast<size_t>(matrix.ranks()));
+  for (int64_t r = 0; r < matrix.ranks(); ++r) {
+    if (told[static_cast<size_t>(r)]) continue;
+    std::vector<int> ranks;
+    for (int64_t other = r; other < matrix.ranks(); ++other) {
+      if (matrix.layer(other) != matrix.layer(r)) continue;
+      told[static_cast<size_t>(other)] = true;
+      ranks.push_back(static_cast<int>(other));
+    }
+    text += (text.empty() ? "" : "; ") + mark_text(matrix.layer(r)) + " on " + comm::rank_list(ranks);
+  }
+  return Status(Code::kSettingsDiffer, "activation = " + text + ": expected the same value on every rank");
+}
+
+Status agree_on_tokens(const comm::CallMatrix& matrix, Profile profile) {
+  if (allows(profile, Parameter::kUnequalTokens)) return Status::ok();
+  for (int64_t r = 1; r < matrix.ranks(); ++r) {
+    if (matrix.tokens(r) == matrix.tokens(0)) continue;
+    return Status(Code::kInvalidArgument, "rank " + std::to_string(r) + ": x has " +
+                                              std::to_string(matrix.tokens(r)) + " tokens: expected " +
+                                              std::to_string(matrix.tokens(0)) + " as on rank 0 (profile " +
+                                              profile_info(profile).name + ")");
+  }
+  return Status::ok();
+}
+
+}  // namespace
+
+comm::LayerMark mark_of(const ActivationPlan& activation) {
+  comm::LayerMark mark{};
+  mark[kKind] = static_cast<uint32_t>(activation.kind);
+  mark[kClamp] = std::bit_cast<uint32_t>(activation.params.clamp);
+  mark[kAlpha] = std::bit_cast<uint32_t>(activation.params.alpha);
+  mark[kBeta] = std::bit_cast<uint32_t>(activation.params.beta);
+  mark[kLinearBeta] = std::bit_cast<uint32_t>(activation.params.linear_beta);
+  return mark;
+}
+
+Status agree_on_call(const comm::CallMatrix& matrix, Profile profile) {
+  MEGAMOE_RETURN_IF_ERROR(agree_on_layers(matrix));
+  return agree_on_tokens(matrix, profile);
+}
+
+}  // namespace megamoe::moe
