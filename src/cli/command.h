@@ -29,6 +29,7 @@ struct CommonOptions {
 /// Adds a subcommand: declares its options and sets `action` to what runs when it is chosen.
 using AddCommand = void (*)(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_info(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_limits(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>& action);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "moe/limits.h"
@@ -67,6 +68,13 @@ struct Limit {
   Allowed allowed;
   Condition when[kMostConditions];
 };
+
+std::span<const Limit> limit_rows();
+/// Limits that hold for all profiles alike.
+bool holds_everywhere(const Limit& limit);
+inline bool holds_for(const Limit& limit, Profile profile) {
+  return (limit.profiles >> static_cast<unsigned>(profile) & 1u) != 0;
+}
 
 enum class ParameterKind {
   kInteger,

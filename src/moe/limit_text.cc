@@ -127,8 +127,9 @@ std::string when_text(const Limit& limit) {
   std::string text;
   for (const Condition& condition : limit.when) {
     if (!condition.used) continue;
-    text += (text.empty() ? "" : " and ") + parameter_text(condition.parameter) + " " +
-            set_text(parameter_info(condition.parameter).kind, condition.values);
+    const ParameterKind kind = parameter_info(condition.parameter).kind;
+    text += (text.empty() ? "" : " and ") + parameter_text(condition.parameter);
+    if (kind != ParameterKind::kSwitch) text += " " + set_text(kind, condition.values);
   }
   return text;
 }

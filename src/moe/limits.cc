@@ -97,6 +97,14 @@ bool applies(const Limit& limit, const Quantities& q) {
 
 }  // namespace
 
+std::span<const Limit> limit_rows() {
+  return kLimits;
+}
+
+bool holds_everywhere(const Limit& limit) {
+  return limit.profiles == kEvery;
+}
+
 bool Allowed::holds(int64_t value, const Quantities& q) const {
   switch (shape) {
     case Shape::kRange:
@@ -130,13 +138,13 @@ Result<Profile> find_profile(std::string_view name) {
 
 Status check_limits(Profile profile, LimitStage stage, const Quantities& quantities) {
   for (const Limit& limit : kLimits) {
-    if ((limit.profiles & bit(profile)) == 0 || stage_of(limit) != stage) continue;
+    if (!holds_for(limit, profile) || stage_of(limit) != stage) continue;
     if (!applies(limit, quantities)) continue;
     const int64_t value = quantities[limit.parameter];
     if (limit.allowed.holds(value, quantities)) continue;
     std::string text = got_text(limit.parameter, value) + ": expected " + allowed_text(limit, &quantities);
     if (const std::string when = when_text(limit); !when.empty()) text += " with " + when;
-    if (limit.profiles != kEvery) text += std::string(" (profile ") + profile_info(profile).name + ")";
+    if (!holds_everywhere(limit)) text += std::string(" (profile ") + profile_info(profile).name + ")";
     const bool type = parameter_info(limit.parameter).kind == ParameterKind::kTensorType;
     return Status(type ? Code::kInvalidType : Code::kInvalidArgument, std::move(text));
   }
@@ -145,15 +153,14 @@ Status check_limits(Profile profile, LimitStage stage, const Quantities& quantit
 
 bool allows(Profile profile, Parameter behaviour) {
   return std::none_of(std::begin(kLimits), std::end(kLimits), [&](const Limit& limit) {
-    return (limit.profiles & bit(profile)) != 0 && limit.parameter == behaviour &&
-           !limit.allowed.set.contains(true);
+    return holds_for(limit, profile) && limit.parameter == behaviour && !limit.allowed.set.contains(true);
   });
 }
 
 std::vector<LimitText> limit_texts(Profile profile) {
   std::vector<LimitText> texts;
   for (const Limit& limit : kLimits) {
-    if ((limit.profiles & bit(profile)) == 0) continue;
+    if (!holds_for(limit, profile)) continue;
     texts.push_back({parameter_text(limit.parameter), allowed_text(limit, nullptr), when_text(limit)});
   }
   return texts;

@@ -13,25 +13,27 @@ using enum Parameter;
 
 /// The parameters of one linear layer.
 struct LinearParameters {
-  Parameter type, layout, form, k_last, up, scale_type, scale_form, bias, bias_form;
+  Parameter type, layout, form, k_last, up, scale_group, scale_type, scale_form, bias, bias_form;
 };
-constexpr LinearParameters kWeight1 = {kWeight1Type,       kWeight1Layout, kWeight1Form,
-                                       kWeight1KLast,      kWeight1Up,     kWeightScales1Type,
-                                       kWeightScales1Form, kBias1,         kBias1Form};
-constexpr LinearParameters kWeight2 = {kWeight2Type,       kWeight2Layout, kWeight2Form,
-                                       kWeight2KLast,      kWeight2Up,     kWeightScales2Type,
-                                       kWeightScales2Form, kBias2,         kBias2Form};
+constexpr LinearParameters kWeight1 = {
+    kWeight1Type,       kWeight1Layout,     kWeight1Form,       kWeight1KLast, kWeight1Up,
+    kWeight1ScaleGroup, kWeightScales1Type, kWeightScales1Form, kBias1,        kBias1Form};
+constexpr LinearParameters kWeight2 = {
+    kWeight2Type,       kWeight2Layout,     kWeight2Form,       kWeight2KLast, kWeight2Up,
+    kWeight2ScaleGroup, kWeightScales2Type, kWeightScales2Form, kBias2,        kBias2Form};
 constexpr LinearParameters kSharedWeight1 = {
-    kSharedWeight1Type,       kSharedWeight1Layout, kSharedWeight1Form,
-    kSharedWeight1KLast,      kSharedWeight1Up,     kSharedWeightScales1Type,
-    kSharedWeightScales1Form, kSharedBias1,         kSharedBias1Form};
+    kSharedWeight1Type, kSharedWeight1Layout,     kSharedWeight1Form,       kSharedWeight1KLast,
+    kSharedWeight1Up,   kSharedWeight1ScaleGroup, kSharedWeightScales1Type, kSharedWeightScales1Form,
+    kSharedBias1,       kSharedBias1Form};
 constexpr LinearParameters kSharedWeight2 = {
-    kSharedWeight2Type,       kSharedWeight2Layout, kSharedWeight2Form,
-    kSharedWeight2KLast,      kSharedWeight2Up,     kSharedWeightScales2Type,
-    kSharedWeightScales2Form, kSharedBias2,         kSharedBias2Form};
+    kSharedWeight2Type, kSharedWeight2Layout,     kSharedWeight2Form,       kSharedWeight2KLast,
+    kSharedWeight2Up,   kSharedWeight2ScaleGroup, kSharedWeightScales2Type, kSharedWeightScales2Form,
+    kSharedBias2,       kSharedBias2Form};
 
-Form form_of(const std::vector<TensorView>& tensors, int dims_of_expert) {
-  return tensors.size() == 1 && tensors[0].dims == dims_of_expert + 1 ? Form::kStacked : Form::kPerExpert;
+/// A stacked tensor has one dimension more than one of an expert, which has 2 as a weight, and 1 or 3 as
+/// scales.
+Form form_of(const std::vector<TensorView>& tensors, bool weight) {
+  return tensors.size() == 1 && tensors[0].dims % 2 == (weight ? 1 : 0) ? Form::kStacked : Form::kPerExpert;
 }
 
 Given given(bool present) {
@@ -47,20 +49,21 @@ void add_linear(const LinearWeights& raw, const std::shared_ptr<const PackedWeig
   if (raw.weight.empty()) return;
   q.set(p.type, raw.weight[0].dtype);
   q.set(p.layout, raw.weight[0].layout);
-  q.set(p.form, form_of(raw.weight, 2));
+  q.set(p.form, form_of(raw.weight, true));
   q.set(p.k_last, raw.k_last);
   q.set(p.up, given(!raw.up.empty()));
+  q.set(p.scale_group, raw.scale_group);
   if (!raw.scale.empty()) {
     q.set(p.scale_type, raw.scale[0].dtype);
-    q.set(p.scale_form, form_of(raw.scale, raw.scale[0].dtype == DType::kFloat8E8M0 ? 3 : 1));
+    q.set(p.scale_form, form_of(raw.scale, false));
   }
   q.set(p.bias, given(!raw.bias.empty()));
-  if (!raw.bias.empty()) q.set(p.bias_form, form_of(raw.bias, 1));
+  if (!raw.bias.empty()) q.set(p.bias_form, form_of(raw.bias, false));
 }
 
 int64_t expert_count(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed) {
   if (packed != nullptr) return packed->experts();
-  return !raw.weight.empty() && form_of(raw.weight, 2) == Form::kStacked
+  return !raw.weight.empty() && form_of(raw.weight, true) == Form::kStacked
              ? raw.weight[0].shape[0]
              : static_cast<int64_t>(raw.weight.size());
 }
@@ -109,6 +112,7 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
   q.set(kActivationBeta, given(layer.activation.beta.has_value()));
   add_linear(layer.weight1, layer.packed1, kWeight1, q);
   add_linear(layer.weight2, layer.packed2, kWeight2, q);
+  q.set(kWeight1Interleave, layer.weight1.interleave);
   q.set(kSharedExperts, expert_count(layer.shared_weight1, layer.shared_packed1));
   if (q[kSharedExperts] == 0) return;
   const DType out = layer.shared_expert_quant_out_dtype;
@@ -122,7 +126,8 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
 
 Quantities quantities_of(const CallArgs& args) {
   Quantities q;
-  q.set(kTokens, args.x.shape[0]);
+  if (args.x.dims == 2) q.set(kTokens, args.x.shape[0]);
+  if (args.y.present()) q.set(kYType, args.y.dtype);
   q.set(kXActiveMask, given(args.x_active_mask.present()));
   const std::pair<Parameter, const TensorView&> typed[] = {{kXType, args.x},
                                                            {kTopkIdsType, args.topk_ids},

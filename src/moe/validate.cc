@@ -178,6 +178,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
 }
 
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
+  const Profile profile = *find_profile(config.profile);
+  MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));
   const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   MEGAMOE_RETURN_IF_ERROR(codes ? expect_type("x", args.x, {config.dispatch_quant_out_dtype})
                                 : expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16}));
@@ -185,8 +187,6 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
   }
-  const Profile profile = *find_profile(config.profile);
-  MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));
   const int64_t tokens = args.x.shape[0];
   if (tokens > config.num_max_tokens_per_rank) {
     return Status(Code::kCapacity, "x has " + std::to_string(tokens) +

@@ -155,6 +155,25 @@ std::vector<std::string> level_names() {
 INSTANTIATE_TEST_SUITE_P(Levels, ToolLevel, testing::ValuesIn(level_names()),
                          [](const auto& info) { return info.param; });
 
+TEST(Tool, LimitTablesStandInTheDocument) {
+  std::stringstream document;
+  document << std::ifstream(std::string(MEGAMOE_SOURCE_DIR) + "/docs/limits.md").rdbuf();
+  for (const char* profile : {"cpu", "ascend_a2_a3", "ascend_950", "mega_moe_v1"}) {
+    const std::string name = profile;
+    const Outcome table = run("limits " + name);
+    EXPECT_EQ(table.code, 0);
+    EXPECT_TRUE(contains(document.str(), "## " + name + "\n\n" + table.out))
+        << "docs/limits.md lacks this table of " << name << ":\n"
+        << table.out;
+    const json limits = run_json("limits " + name);
+    EXPECT_EQ(limits["profile"], name);
+    EXPECT_EQ(limits["limits"].size(),
+              static_cast<size_t>(std::count(table.out.begin(), table.out.end(), '\n')) - 2);
+  }
+  EXPECT_EQ(run("limits tpu").error,
+            "megamoe: profile = \"tpu\": expected one of cpu, ascend_a2_a3, ascend_950, mega_moe_v1\n");
+}
+
 TEST(Tool, FormatTablesStandInTheDocument) {
   std::stringstream document;
   document << std::ifstream(std::string(MEGAMOE_SOURCE_DIR) + "/docs/formats.md").rdbuf();

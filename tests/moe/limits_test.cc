@@ -1,38 +1,20 @@
 // Every parameter of the operator documents at and past the limits of every profile, as a table.
 #include <gtest/gtest.h>
 
+#include <cfloat>
+#include <cmath>
+#include <set>
 #include <string>
 
-#include "moe/limits.h"
-#include "support/layer.h"
+#include "limit_setup.h"
+#include "moe/limit_rows.h"
+#include "moe/validate.h"
 
 namespace megamoe {
 namespace {
 
-/// The smallest legal settings of a profile that leave room to move.
-BufferConfig smallest_config(const std::string& profile) {
-  BufferConfig c;
-  c.profile = profile;
-  c.num_experts = 2;
-  c.num_max_tokens_per_rank = 8;
-  c.num_topk = 2;
-  c.hidden = 1024;
-  c.intermediate_hidden = 512;
-  if (profile == "cpu") c.hidden = c.intermediate_hidden = 64;
-  if (profile == "ascend_a2_a3") {
-    c.dispatch_quant_mode = 2;
-    c.dispatch_quant_out_dtype = DType::kInt8;
-  } else if (profile != "cpu") {
-    c.dispatch_quant_mode = 4;
-    c.dispatch_quant_out_dtype = DType::kFloat8E4M3;
-  }
-  if (profile == "mega_moe_v1") {
-    c.num_experts = 6;
-    c.num_topk = 6;
-    c.hidden = 4096;
-  }
-  return c;
-}
+using test::LimitSetup;
+using test::smallest_config;
 
 struct ConfigCase {
   const char* profile;
@@ -50,6 +32,43 @@ constexpr ConfigCase kConfigCases[] = {
 #undef CONFIG_CASE
 };
 
+struct LayerCase {
+  const char* profile;
+  const char* scenario;
+  const char* parameter;
+  const char* kind;
+  void (*change)(LimitSetup& s);
+  const char* error;
+};
+
+constexpr LayerCase kLayerCases[] = {
+#define LAYER_CASE(profile, scenario, parameter, kind, change, error) \
+  {#profile, scenario, #parameter, #kind, []([[maybe_unused]] LimitSetup& s) { (void)(change); }, error},
+#include "limit_layer_cases.inc"
+#undef LAYER_CASE
+};
+
+struct CallCase {
+  const char* profile;
+  const char* scenario;
+  const char* parameter;
+  const char* kind;
+  void (*change)(LimitSetup& s, CallArgs& a);
+  const char* error;
+};
+
+constexpr CallCase kCallCases[] = {
+#define CALL_CASE(profile, scenario, parameter, kind, change, error)                     \
+  {#profile,                                                                             \
+   scenario,                                                                             \
+   #parameter,                                                                           \
+   #kind,                                                                                \
+   []([[maybe_unused]] LimitSetup& s, [[maybe_unused]] CallArgs& a) { (void)(change); }, \
+   error},
+#include "limit_call_cases.inc"
+#undef CALL_CASE
+};
+
 template <class Case>
 std::string title(const Case& test) {
   return std::string(test.profile) + " " + test.parameter + " " + test.kind;
@@ -61,6 +80,93 @@ TEST(Limits, Settings) {
     int64_t ranks = 2;
     test.change(config, ranks);
     EXPECT_EQ(mega_moe_ccl_buffer_size(ranks, config).status().message(), test.error) << title(test);
+  }
+}
+
+TEST(Limits, Layers) {
+  for (const LayerCase& test : kLayerCases) {
+    LimitSetup setup(test.profile, test.scenario);
+    test.change(setup);
+    test::on_local_ranks(2, [&](int, const Group& group) {
+      const auto buffer = SymmBuffer::create(group, setup.c, test::options(1));
+      ASSERT_TRUE(buffer) << title(test) << ": " << buffer.status().message();
+      EXPECT_EQ(MegaMoe::create(*buffer, setup.l).status().message(), test.error)
+          << title(test) << " of " << test.scenario;
+    });
+  }
+}
+
+TEST(Limits, Calls) {
+  for (const CallCase& test : kCallCases) {
+    LimitSetup ranks[] = {{test.profile, test.scenario}, {test.profile, test.scenario}};
+    const std::string name = title(test) + " of " + test.scenario;
+    for (LimitSetup& setup : ranks) test.change(setup, setup.a);
+    if (std::string(test.error).empty() && ranks[0].a.x.shape[0] > 8) {
+      // Too many tokens to run in a test: the check alone.
+      EXPECT_EQ(moe::check_call(ranks[0].a, ranks[0].c, ranks[0].local_experts()).message(), "") << name;
+      continue;
+    }
+    const std::string expected = std::string(test.error).empty() ? "" : std::string("rank 0: ") + test.error;
+    test::on_local_ranks(2, [&](int rank, const Group& group) {
+      LimitSetup& setup = ranks[rank];
+      const auto buffer = SymmBuffer::create(group, setup.c, test::options(1));
+      ASSERT_TRUE(buffer) << name << ": " << buffer.status().message();
+      const auto moe = MegaMoe::create(*buffer, setup.l);
+      ASSERT_TRUE(moe) << name << ": " << moe.status().message();
+      EXPECT_EQ((*moe)->run(setup.a).message(), expected) << name;
+      EXPECT_TRUE(expected.empty() || setup.untouched()) << name;
+    });
+  }
+}
+
+TEST(Limits, RanksOfA2A3PassEquallyManyTokens) {
+  for (const auto& [profile, scenario, error] :
+       {std::tuple{"ascend_a2_a3", "A16W16",
+                   "rank 1: x has 3 tokens: expected 2 as on rank 0 (profile ascend_a2_a3)"},
+        std::tuple{"ascend_950", "A8W8-FP", ""}, std::tuple{"cpu", "A16W16", ""}}) {
+    LimitSetup ranks[] = {{profile, scenario}, {profile, scenario}};
+    ranks[1].tokens(3);
+    test::on_local_ranks(2, [&](int rank, const Group& group) {
+      LimitSetup& setup = ranks[rank];
+      const auto buffer = SymmBuffer::create(group, setup.c, test::options(1));
+      ASSERT_TRUE(buffer) << buffer.status().message();
+      const auto moe = MegaMoe::create(*buffer, setup.l);
+      ASSERT_TRUE(moe) << moe.status().message();
+      EXPECT_EQ((*moe)->run(setup.a).message(), error);
+      setup.tokens(4);
+      EXPECT_EQ((*moe)->run(setup.a).message(), "") << "the next legal call works";
+    });
+  }
+}
+
+// Each limit of a device is broken by some case, so that no row is without a test.
+TEST(Limits, EveryLimitHasACaseThatBreaksIt) {
+  std::set<std::string> texts;
+  for (const ConfigCase& test : kConfigCases) texts.insert(test.error);
+  for (const LayerCase& test : kLayerCases) texts.insert(test.error);
+  for (const CallCase& test : kCallCases) texts.insert(test.error);
+  for (const moe::ProfileInfo& info : moe::profiles()) {
+    for (const moe::Limit& limit : moe::limit_rows()) {
+      const bool behaviour = limit.parameter == moe::Parameter::kRepeatedExperts ||
+                             limit.parameter == moe::Parameter::kUnequalTokens;
+      if (behaviour || !moe::holds_for(limit, info.profile)) continue;
+      // Follows from the limits on ep_world_size and num_experts: 2048 experts on 2 ranks or more.
+      if (limit.parameter == moe::Parameter::kExpertsPerRank && info.profile == moe::Profile::kAscend950)
+        continue;
+      const std::string name = std::string(moe::parameter_info(limit.parameter).name) + " ";
+      const bool fixed =
+          !limit.allowed.low.refers && !limit.allowed.high.refers && !limit.allowed.multiple.refers;
+      const std::string when = moe::when_text(limit);
+      const std::string end =
+          (fixed ? ": expected " + moe::allowed_text(limit, nullptr) : "") +
+          (when.empty() ? "" : " with " + when) +
+          (moe::holds_everywhere(limit) ? "" : std::string(" (profile ") + info.name + ")");
+      const bool broken = std::any_of(texts.begin(), texts.end(), [&](const std::string& text) {
+        return text.rfind(name, 0) == 0 && text.size() >= end.size() &&
+               text.compare(text.size() - end.size(), end.size(), end) == 0;
+      });
+      EXPECT_TRUE(broken) << name << end;
+    }
   }
 }
 
@@ -113,7 +219,7 @@ TEST(BufferSize, OneByteLessThanNeededIsRefusedWithTheNeed) {
       test::on_local_ranks(2, [&](int, const Group& group) {
         const Status status = SymmBuffer::create(group, config).status();
         EXPECT_EQ(status.code(), Code::kInvalidArgument);
-        EXPECT_EQ(status.message(), "ccl_buffer_size = " + std::to_string(less) +
+        EXPECT_EQ(status.message(), "rank 0: ccl_buffer_size = " + std::to_string(less) +
                                         ": expected 0 (automatic) or at least " + std::to_string(needed) +
                                         " bytes");
       });
