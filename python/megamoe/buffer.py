@@ -18,6 +18,20 @@ _Result = TypeVar("_Result")
 _MAX_PLANS = 128
 
 
+_DEFAULT_DEADLINE = 60.0
+
+
+def _refuse(error: Exception, take_part: Callable[[Code, str], None]) -> NoReturn:
+    """Takes part in a collective with an error found before it; raises what all ranks get."""
+    try:
+        take_part(getattr(error, "code", Code.SYSTEM), str(error) or type(error).__name__)
+    except Exception as verdict:
+        if str(verdict) == str(error) and type(verdict) is type(error):
+            raise error from None
+        raise verdict from error
+    raise error
+
+
 class TraceSpan(NamedTuple):
     """What one thread did in the last call; times in nanoseconds of CLOCK_MONOTONIC."""
 
@@ -92,19 +106,25 @@ class SymmBuffer:
         deadline: float = 60.0,
         trace: bool = False,
     ) -> None:
-        config = settings.buffer_config(locals())
+        arguments = locals()
+        membership = resolve(group)
+        limit = settings.deadline_ms(_DEFAULT_DEADLINE)
+        try:
+            limit = settings.deadline_ms(deadline)
+            config = settings.buffer_config(arguments)
+            self.trace = settings.flag("trace", trace)
+            thread_count = settings.integer("threads", threads)
+            level = None if isa is None else settings.text("isa", isa)
+        except Exception as error:
+            _refuse(
+                error, lambda *why: _core.SymmBuffer.refuse_creation(membership.handle, *why, limit)
+            )
         for name in (*settings.BUFFER_INTEGERS, *settings.BUFFER_TEXTS):
             setattr(self, name, getattr(config, name))
         self.dispatch_quant_out_dtype = dispatch_quant_out_dtype
         out = config.dispatch_quant_out_dtype
         self.token_codes: str | None = out if out in tensors.BYTE_TYPES else None
         self.deadline = deadline
-        self.trace = settings.flag("trace", trace)
-
-        thread_count = settings.integer("threads", threads)
-        level = None if isa is None else settings.text("isa", isa)
-        limit = settings.deadline_ms(deadline)
-        membership = resolve(group)
         self.context = _core.SymmBuffer.create(
             membership.handle, config, thread_count, level, limit, self.trace
         )
@@ -164,7 +184,7 @@ class SymmBuffer:
             try:
                 run = prepare()
             except Exception as error:
-                self._refuse(error)
+                _refuse(error, self.context.refuse_call)
             return run()
         finally:
             self._in_use.release()
@@ -185,12 +205,3 @@ class SymmBuffer:
         # Not waiting here keeps a forked child from waiting for a thread that only its parent has.
         if not self._in_use.acquire(blocking=False):
             invalid_value("sym_buffer is in a call: expected one call at a time")
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        try:
-            self.context.refuse_call(getattr(error, "code", Code.SYSTEM), str(error) or type(error).__name__)
-        except Exception as verdict:
-            if str(verdict) == str(error) and type(verdict) is type(error):
-                raise error from None
-            raise verdict from error
-        raise error

@@ -125,12 +125,30 @@ void bind_buffer(nb::module_& module) {
              int64_t deadline_ms, bool trace) {
             BufferOptions options;
             options.threads = threads;
-            if (isa) options.isa = value_or_raise(isa_from_name(*isa));
             options.deadline = std::chrono::milliseconds(deadline_ms);
             options.trace = trace;
+            if (isa) {
+              const Result<Isa> level = isa_from_name(*isa);
+              // The other ranks are in the creation already.
+              if (!level) {
+                raise_if_error(
+                    unlocked([&] { return SymmBuffer::refuse_creation(group, level.status(), options); }));
+              }
+              options.isa = *level;
+            }
             return value_or_raise(unlocked([&] { return SymmBuffer::create(group, config, options); }));
           },
           "group"_a, "config"_a, "threads"_a, "isa"_a.none(), "deadline_ms"_a, "trace"_a)
+      .def_static(
+          "refuse_creation",
+          [](const Group& group, Code code, const std::string& message, int64_t deadline_ms) {
+            BufferOptions options;
+            options.deadline = std::chrono::milliseconds(deadline_ms);
+            raise_if_error(
+                unlocked([&] { return SymmBuffer::refuse_creation(group, Status(code, message), options); }));
+          },
+          "group"_a, "code"_a, "message"_a, "deadline_ms"_a,
+          "Takes part in a creation with an error; raises what all ranks return.")
       .def("destroy",
            [](SymmBuffer& buffer) {
              unlocked([&] {

@@ -13,22 +13,22 @@ using enum Parameter;
 
 /// The parameters of one linear layer.
 struct LinearParameters {
-  Parameter type, layout, form, k_last, up, scale_group, scale_type, scale_form, bias, bias_form;
+  Parameter type, layout, form, k_last, up, scale_group, scale_type, scale_form, bias, added_bias, bias_form;
 };
 constexpr LinearParameters kWeight1 = {
-    kWeight1Type,       kWeight1Layout,     kWeight1Form,       kWeight1KLast, kWeight1Up,
-    kWeight1ScaleGroup, kWeightScales1Type, kWeightScales1Form, kBias1,        kBias1Form};
+    kWeight1Type,       kWeight1Layout,     kWeight1Form, kWeight1KLast, kWeight1Up, kWeight1ScaleGroup,
+    kWeightScales1Type, kWeightScales1Form, kBias1,       kAddedBias1,   kBias1Form};
 constexpr LinearParameters kWeight2 = {
-    kWeight2Type,       kWeight2Layout,     kWeight2Form,       kWeight2KLast, kWeight2Up,
-    kWeight2ScaleGroup, kWeightScales2Type, kWeightScales2Form, kBias2,        kBias2Form};
+    kWeight2Type,       kWeight2Layout,     kWeight2Form, kWeight2KLast, kWeight2Up, kWeight2ScaleGroup,
+    kWeightScales2Type, kWeightScales2Form, kBias2,       kAddedBias2,   kBias2Form};
 constexpr LinearParameters kSharedWeight1 = {
     kSharedWeight1Type, kSharedWeight1Layout,     kSharedWeight1Form,       kSharedWeight1KLast,
     kSharedWeight1Up,   kSharedWeight1ScaleGroup, kSharedWeightScales1Type, kSharedWeightScales1Form,
-    kSharedBias1,       kSharedBias1Form};
+    kSharedBias1,       kSharedAddedBias1,        kSharedBias1Form};
 constexpr LinearParameters kSharedWeight2 = {
     kSharedWeight2Type, kSharedWeight2Layout,     kSharedWeight2Form,       kSharedWeight2KLast,
     kSharedWeight2Up,   kSharedWeight2ScaleGroup, kSharedWeightScales2Type, kSharedWeightScales2Form,
-    kSharedBias2,       kSharedBias2Form};
+    kSharedBias2,       kSharedAddedBias2,        kSharedBias2Form};
 
 /// A stacked tensor has one dimension more than one of an expert, which has 2 as a weight, and 1 or 3 as
 /// scales.
@@ -58,6 +58,7 @@ void add_linear(const LinearWeights& raw, const std::shared_ptr<const PackedWeig
     q.set(p.scale_form, form_of(raw.scale, false));
   }
   q.set(p.bias, given(!raw.bias.empty()));
+  q.set(p.added_bias, given(!raw.added_bias.empty()));
   if (!raw.bias.empty()) q.set(p.bias_form, form_of(raw.bias, false));
 }
 

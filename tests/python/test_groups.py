@@ -108,6 +108,50 @@ def test_settings_that_differ():
     assert str(errors[0]) == str(errors[1])
 
 
+@pytest.mark.parametrize(
+    "change, kind, text",
+    [
+        ({"num_topk": "2"}, TypeError, "rank 1: num_topk = '2': expected an integer"),
+        ({"isa": "sse9"}, ValueError, "rank 1: isa = sse9: expected one of"),
+        ({"deadline": "soon"}, TypeError, "rank 1: deadline = 'soon': expected a number"),
+        ({"hidden": 0}, ValueError, "rank 1: hidden = 0: expected a value in [1, 16777216] (profile cpu)"),
+    ],
+    ids=lambda item: next(iter(item)) if isinstance(item, dict) else "",
+)
+def test_buffer_that_one_rank_cannot_make(change, kind, text):
+    """Every rank gets the error at once, whoever found it: nobody waits for its deadline."""
+    layer = Layer(8, 64, 32, 4, 2, int8=False)
+    groups = megamoe.Group.local(2)
+    settings = dict(deadline=3600)
+    errors = in_threads(
+        lambda rank: layer.buffer(groups[rank], **(settings | (change if rank == 1 else {}))), 2
+    )
+    for error in errors:
+        assert isinstance(error, kind) and text in str(error), error
+    assert str(errors[0]) == str(errors[1]) and errors[0].code == errors[1].code
+
+
+def test_activations_that_differ():
+    layer = Layer(8, 64, 32, 4, 2, int8=False, seed=53)
+    groups = megamoe.Group.local(2)
+
+    def work(rank):
+        with layer.buffer(groups[rank], deadline=30) as buffer:
+            name = "swiglu" if rank == 0 else "swiglustep"
+            megamoe.mega_moe(sym_buffer=buffer, **layer.call(rank, 2, activation=name))
+
+    for error in in_threads(work, 2):
+        assert isinstance(error, ValueError) and error.code == megamoe.Code.SETTINGS_DIFFER
+        assert "activation = swiglu on rank 0; swiglustep on rank 1" in str(error)
+
+
+def test_profile():
+    layer = Layer(4, 64, 32, 4, 2, int8=False)
+    text = r"ep_world_size = 1: expected a value in \[2, 1024\] \(profile ascend_950\)"
+    with pytest.raises(ValueError, match=text):
+        layer.buffer(profile="ascend_950")
+
+
 def test_rank_that_does_not_come():
     groups = megamoe.Group.local(2)
     layer = Layer(8, 64, 32, 4, 2, int8=False)
