@@ -49,12 +49,26 @@ void count_bytes(benchmark::State& state) {
                                             benchmark::Counter::kIsRate);
 }
 
+/// Where rows come from and codes go to.
+struct Place {
+  const char* name;
+  int64_t rows;       ///< of the input, of all threads where it is memory
+  int64_t code_rows;  ///< rows of codes before the first is written again
+};
+constexpr Place kPlaces[] = {
+    {"cache", kCacheRows, kCacheRows},
+    {"stream", kMemoryRows, kCacheRows},  // read from memory, codes used while they are in the cache
+    {"memory", kMemoryRows, kMemoryRows},
+};
+
 /// One row an iteration, threads on rows of their own.
 void quantise_rows(benchmark::State& state, const kernel::RowOps& ops, const quant::RuleInfo& rule,
-                   int64_t rows) {
-  const Rows input(rows / state.threads());
-  const auto code_bytes = static_cast<size_t>(input.rows() * rule.code_bytes(kColumns));
-  const auto scale_bytes = static_cast<size_t>(input.rows() * rule.scale_bytes(kColumns) + 64);
+                   const Place& place) {
+  const auto per_thread = [&](int64_t rows) { return rows == kCacheRows ? rows : rows / state.threads(); };
+  const Rows input(per_thread(place.rows));
+  const int64_t code_rows = per_thread(place.code_rows);
+  const auto code_bytes = static_cast<size_t>(code_rows * rule.code_bytes(kColumns));
+  const auto scale_bytes = static_cast<size_t>(code_rows * rule.scale_bytes(kColumns) + 64);
   auto codes = base::Pages::allocate(code_bytes, true);
   auto scales = base::Pages::allocate(scale_bytes, true);
   if (!input.ready() || !codes || !scales) {
@@ -67,8 +81,8 @@ void quantise_rows(benchmark::State& state, const kernel::RowOps& ops, const qua
   for (auto _ : state) {
     const int64_t next = i + 1 == input.rows() ? 0 : i + 1;
     ops.quantise[static_cast<int>(rule.id)]({input.row(i), DType::kBFloat16, kColumns, nullptr, 0.5f, 0.0f,
-                                             codes->data() + i * rule.code_bytes(kColumns),
-                                             scales->data() + i * rule.scale_bytes(kColumns),
+                                             codes->data() + i % code_rows * rule.code_bytes(kColumns),
+                                             scales->data() + i % code_rows * rule.scale_bytes(kColumns),
                                              input.row(next)});
     benchmark::ClobberMemory();
     i = next;
@@ -102,12 +116,10 @@ void register_rules() {
   for (const kernel::RowOps* ops : kernel::all_row_ops()) {
     if (!isa_levels()[static_cast<size_t>(ops->isa)].runnable) continue;
     for (const quant::RuleInfo& rule : quant::rules()) {
-      for (const auto& [place, rows] : {std::pair{"cache", kCacheRows}, {"memory", kMemoryRows}}) {
+      for (const Place& place : kPlaces) {
         auto* bench = benchmark::RegisterBenchmark(
-            (std::string(rule.name) + "/" + ops->name + "/" + place).c_str(),
-            [ops, &rule, rows = rows](benchmark::State& s) {
-              quantise_rows(s, *ops, rule, rows * (rows == kCacheRows ? s.threads() : 1));
-            });
+            (std::string(rule.name) + "/" + ops->name + "/" + place.name).c_str(),
+            [ops, &rule, &place](benchmark::State& s) { quantise_rows(s, *ops, rule, place); });
         for (int threads : {1, most}) bench->Threads(threads);
         bench->UseRealTime();
       }
