@@ -60,10 +60,8 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm) {
     for (int i = 0; i < tiles; ++i) {
       kernel::Tile& tile = work[static_cast<size_t>(i)];
       tile.panel = weights->data() + panel * panel_bytes;
-      if (tiles > 1) {  // each tile brings its share of the next panel; a single tile prefetches by itself
-        tile.prefetch = weights->data() + next * panel_bytes + panel_bytes * i / tiles;
-        tile.prefetch_bytes = panel_bytes * (i + 1) / tiles - panel_bytes * i / tiles;
-      }
+      tile.prefetch = weights->data() + next * panel_bytes + panel_bytes * i / tiles;  // its share
+      tile.prefetch_bytes = panel_bytes * (i + 1) / tiles - panel_bytes * i / tiles;
       gemm.tile(tile);
     }
     benchmark::ClobberMemory();

@@ -29,6 +29,9 @@ constexpr int64_t panel_bytes(Family family, int64_t k) {
   return (k + k_per_dword(family) - 1) / k_per_dword(family) * kPanelColumns * 4;
 }
 
+/// Ranges of k that a product is cut into begin at multiples of this: whole steps of every kernel.
+inline constexpr int64_t kRangeStep = 64;
+
 /// How a packed panel stores its weights. kStrip: as tile functions read them, nothing to decode. The MX
 /// codes store for every 32 k a line of 32 scale bytes (E8M0, one per column), then the codes: [32 k][32
 /// columns] bytes, or [16 pairs of k][32 columns] bytes with the even k in the low half. kInt4: [ceil(k /
@@ -77,15 +80,16 @@ inline int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k, con
   return panel_bytes(family, k);
 }
 
-/// Turns a stored panel into the strip a tile function reads: panel_bytes(family, k) bytes.
+/// Turns a range of k of a stored panel into the strip a tile function reads: panel_bytes(family, k) bytes.
 struct DecodePanel {
   const void* stored;
-  int64_t k;
+  int64_t k;    ///< how many from k_begin on
   void* strip;  ///< 64-byte aligned
   // Where a group kernel multiplies: strips of codes alone, the scales beside them.
   GroupForm form = {};
   float* scales = nullptr;  ///< gets [groups][32]
   int32_t* sums = nullptr;  ///< gets the column sums of each group, [groups][32]; s8 family
+  int64_t k_begin = 0;      ///< a multiple of kRangeStep; group decoders take the whole of K
 };
 
 /// A row tile of activations in the form the tile function reads.
@@ -103,20 +107,22 @@ struct PackRows {
 };
 
 /// C[rows][32] = A[rows][k] x panel[k][32], as float (bf16 family) or int32 (s8 family). The value of a row
-/// depends on that row and the panel alone, bit for bit, whatever `rows` is.
+/// depends on that row and the panel alone, bit for bit, whatever `rows` is and however k is cut: a product
+/// may be made of consecutive ranges of k, all but the first with `accumulate`.
 struct Tile {
   const void* a;  ///< from pack_rows
   int rows;
-  int64_t k;
-  const void* panel;           ///< 64-byte aligned
-  const int32_t* column_sums;  ///< s8 family: sum over k of each of the 32 columns
+  int64_t k;                   ///< of this range
+  const void* panel;           ///< where the range starts, 64-byte aligned
+  const int32_t* column_sums;  ///< s8 family: sum over all k of each of the 32 columns
   void* c;                     ///< [rows][32] float or int32, 64-byte aligned
-  const std::byte* prefetch;   ///< next bytes of weights to bring into the cache while working; null: what
-                               ///< follows in memory, as for panels that are read once
-  int64_t prefetch_bytes;      ///< how many of them to spread over this tile
-  // Group kernels only: C, always float, is the sum over the groups in ascending order of scale[group][col] *
-  // fl(T * row scale[row][group]), T being the product of the group alone; one fused multiply-add for each
-  // group, or two roundings where the level has none.
+  const std::byte* prefetch;   ///< bytes of weights to bring into the cache while working
+  int64_t prefetch_bytes;      ///< how many; 0 = none
+  int64_t k_begin = 0;         ///< first k of the range in the packed rows, a multiple of kRangeStep
+  bool accumulate = false;     ///< continue from C
+  // Group kernels only, which take the whole of K at once: C, always float, is the sum over the groups in
+  // ascending order of scale[group][col] * fl(T * row scale[row][group]), T being the product of the group
+  // alone; one fused multiply-add for each group, or two roundings where the level has none.
   int64_t group = 0;                    ///< k per group, as packed; column_sums are then [groups][32]
   bool row_scaled = false;              ///< the rows were packed with factors
   const float* group_scales = nullptr;  ///< [groups][32]

@@ -21,7 +21,7 @@ void decode_mx(const DecodePanel& d) {
   using Int = typename V::Int;
   constexpr int64_t kLineBytes = kPanelColumns;
   constexpr int64_t kGroupBytes = kLineBytes + kMxGroup * kPanelColumns * Code::kBits / 8;
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kMxGroup * kGroupBytes;
   auto* strip = static_cast<float*>(d.strip);
   for (int64_t k = 0; k < d.k; k += kMxGroup, group += kGroupBytes) {
     const int64_t pairs = d.k - k < kMxGroup ? (d.k - k + 1) / 2 : kMxGroup / 2;
@@ -53,7 +53,7 @@ void decode_mx(const DecodePanel& d) {
 template <class V>
 void decode_int4(const DecodePanel& d) {
   using Int = typename V::Int;
-  const auto* stored = static_cast<const uint16_t*>(d.stored);
+  const auto* stored = static_cast<const uint16_t*>(d.stored) + d.k_begin / 4 * kPanelColumns;
   auto* strip = static_cast<float*>(d.strip);
   const int64_t dwords = (d.k + 3) / 4 * kPanelColumns;
   for (int64_t i = 0; i < dwords; i += V::kLanes) {

@@ -13,22 +13,16 @@ inline constexpr int kPrefetchStride = 4;
 template <class Level>
 class SpreadPrefetch {
  public:
-  /// For a tile that reads the panel in `passes` passes of `steps_per_pass` steps.
-  SpreadPrefetch(const Tile& tile, Family family, int64_t steps_per_pass, int passes) {
+  /// For a tile of `steps_per_pass` steps in each of `passes` passes.
+  SpreadPrefetch(const Tile& tile, int64_t steps_per_pass, int passes) {
     const int64_t steps = steps_per_pass / kPrefetchStride * passes;
-    const std::byte* from = tile.prefetch;
-    int64_t bytes = tile.prefetch_bytes;
-    if (from == nullptr) {  // nothing announced: what lies ahead in memory
-      bytes = panel_bytes(family, tile.k);
-      // The first of several passes reads too fast for a prefetch of its own panel: take the next one.
-      from = static_cast<const std::byte*>(tile.panel) + (passes == 1 ? kStreamDistance : bytes);
-    }
+    const int64_t bytes = tile.prefetch_bytes;
     if (steps == 0 || bytes <= 0) return;
     const int64_t lines = (bytes + 63) / 64;
     per_step_ = static_cast<int>((lines + steps - 1) / steps);
     // Equal steps of at most a line, in 1/65536 byte, that end where the bytes end.
     advance_ = (static_cast<uint64_t>(bytes) << 16) / static_cast<uint64_t>(steps * per_step_);
-    from_ = reinterpret_cast<uintptr_t>(from);
+    from_ = reinterpret_cast<uintptr_t>(tile.prefetch);
   }
 
   void step() {
@@ -39,8 +33,6 @@ class SpreadPrefetch {
   }
 
  private:
-  static constexpr int64_t kStreamDistance = 4096;
-
   uintptr_t from_ = 0;
   uint64_t offset_ = 0;
   uint64_t advance_ = 0;

@@ -139,13 +139,14 @@ void Call::work(int thread) {
   const auto arrived = [this](int64_t block) { return block_arrived(block); };
   const auto complete = [this](int64_t piece) { return tokens_complete(piece); };
   Schedule& schedule = *owner_.schedule;
+  Schedule::Worker worker;
   while (!failed_.load(std::memory_order_relaxed)) {
-    Piece piece = schedule.claim(arrived, complete);
+    Piece piece = schedule.claim(worker, arrived, complete);
     if (!piece) {
       if (schedule.drained()) return;
       const TraceScope scope(owner_.trace, thread, TraceSpan::Stage::kWait);
       Status waited = session_.wait_until(
-          [&] { return (piece = schedule.claim(arrived, complete)) || schedule.drained(); },
+          [&] { return (piece = schedule.claim(worker, arrived, complete)) || schedule.drained(); },
           owner_.blocks.empty() ? comm::Stage::kReturn : comm::Stage::kBlocks);
       if (!waited.is_ok()) return fail(std::move(waited));
       if (!piece) return;
@@ -154,7 +155,7 @@ void Call::work(int thread) {
       const TraceScope scope(owner_.trace, thread, trace_stage(piece.work));
       execute(piece, owner_.scratch[static_cast<size_t>(thread)]);
     }
-    const Schedule::Event event = schedule.finish(piece);
+    const Schedule::Event event = schedule.finish(worker, piece);
     if (event == Schedule::Event::kBlockDone) {
       return_rows(owner_.blocks[static_cast<size_t>(piece.block)]);
       schedule.retire();
@@ -177,11 +178,11 @@ void Call::execute(const Piece& piece, const Scratch& scratch) {
     case Work::kPrepare:
       return prepare(block(), piece.index, scratch);
     case Work::kLinear1:
-      return linear1(block(), piece.index, scratch);
+      return linear1(block(), piece, scratch);
     case Work::kRequantise:
       return requantise(block(), piece.index, scratch);
     case Work::kLinear2:
-      return linear2(block(), piece.index, scratch);
+      return linear2(block(), piece, scratch);
     case Work::kCombine:
       return combine(piece.index, scratch);
     case Work::kNone:

@@ -86,17 +86,24 @@ class Call {
   static void add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
                          kernel::PackRows& pack);
   void prepare(const Block& block, int64_t tile, const Scratch& scratch);
-  void linear1(const Block& block, int64_t piece, const Scratch& scratch);
+  void linear1(const Block& block, const Piece& piece, const Scratch& scratch);
   void keep_linear1(const Block& block, int64_t panel, int64_t first_row, kernel::Linear1Epilogue tile) const;
   void requantise(const Block& block, int64_t tile, const Scratch& scratch);
-  void linear2(const Block& block, int64_t piece, const Scratch& scratch);
+  void linear2(const Block& block, const Piece& piece, const Scratch& scratch);
   void combine(int64_t piece, const Scratch& scratch);
   struct Terms;
   void combine_token(int64_t token, const Scratch& scratch);
   void add_group(int64_t token, int64_t first, Terms& terms, const Scratch& scratch);
   const uint16_t* returned_row(int64_t token, int64_t slot, std::byte* decoded, const Scratch& scratch) const;
+  /// Weights that a thread will want soon.
+  struct Coming {
+    const std::byte* from = nullptr;
+    int64_t bytes = 0;
+  };
+  static Coming coming(const LinearPlan& linear, int64_t expert, int64_t panel);
+  Coming after(const Block& block, const Piece& piece) const;
   template <class Packed, class Consume>
-  void multiply(const LinearPlan& linear, const Codec& codec, const Block& block, int64_t piece,
+  void multiply(const LinearPlan& linear, const Codec& codec, const Block& block, const Piece& piece,
                 const Scratch& scratch, Packed&& packed, Consume&& consume);
 
   const Rows& rows_of(const Block& block) const { return rows_[block.set]; }

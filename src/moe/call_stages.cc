@@ -120,19 +120,38 @@ void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   linear.gemm->pack_rows(pack);
 }
 
+Call::Coming Call::coming(const LinearPlan& linear, int64_t expert, int64_t panel) {
+  const std::byte* const from = linear.source->stored(expert, panel);
+  return {from, from == nullptr ? 0 : linear.geometry().stored_bytes()};
+}
+
+// The first panel this thread reads after a piece: of the piece it takes next, of Linear2 after Linear1, of
+// its next block.
+Call::Coming Call::after(const Block& block, const Piece& piece) const {
+  const ExpertPlan& plan = *rows_of(block).plan;
+  if (piece.next >= 0) {
+    const LinearPlan& linear = piece.work == Work::kLinear1 ? plan.linear1 : plan.linear2;
+    return coming(linear, block.expert, piece.next * panels_per_piece(linear, block.rows, owner_.threads));
+  }
+  if (piece.work == Work::kLinear1) return coming(plan.linear2, block.expert, 0);
+  if (piece.next_block < 0) return {};
+  const Block& next = owner_.blocks[static_cast<size_t>(piece.next_block)];
+  return coming(rows_of(next).plan->linear1, next.expert, 0);
+}
+
 // Runs all row tiles of a block over the panels of one piece; `consume(panel index, panel, first row, rows)`
 // takes each finished tile.
 template <class Packed, class Consume>
-void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& block, int64_t piece,
+void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& block, const Piece& piece,
                     const Scratch& scratch, Packed&& packed, Consume&& consume) {
   const pack::Geometry& g = linear.geometry();
   const int64_t per_piece = panels_per_piece(linear, block.rows, owner_.threads);
-  const int64_t end = std::min(g.panels(), (piece + 1) * per_piece);
+  const int64_t end = std::min(g.panels(), (piece.index + 1) * per_piece);
   const int64_t tiles = linear.tiles(block.rows);
-  const int64_t bytes = g.stored_bytes();
-  for (int64_t p = piece * per_piece; p < end; ++p) {
+  for (int64_t p = piece.index * per_piece; p < end; ++p) {
     const pack::Panel panel = linear.source->panel(block.expert, p, scratch.strip);
-    const std::byte* next = p + 1 < g.panels() ? linear.source->stored(block.expert, p + 1) : nullptr;
+    // Every tile brings in its share of the next panel, so that no tile waits for all of it.
+    const Coming next = p + 1 < end ? coming(linear, block.expert, p + 1) : after(block, piece);
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, t);
       kernel::Tile tile{};
@@ -145,19 +164,16 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
       tile.row_scaled = tile.group != 0 && codec.has_factors(g.family);
       tile.group_scales = panel.group_scales;
       tile.c = scratch.tile;
-      if (next != nullptr) {
-        // Every tile brings in its share of the next panel, so that no tile waits for all of it.
-        const int64_t from = bytes * t / tiles;
-        tile.prefetch = next + from;
-        tile.prefetch_bytes = bytes * (t + 1) / tiles - from;
-      }
+      const base::EvenSplit shares{next.bytes, tiles};
+      tile.prefetch = next.from + shares.begin(t);
+      tile.prefetch_bytes = shares.size(t);
       linear.gemm->tile(tile);
       consume(p, panel, block.first_row + begin, tile.rows);
     }
   }
 }
 
-void Call::linear1(const Block& block, int64_t piece, const Scratch& scratch) {
+void Call::linear1(const Block& block, const Piece& piece, const Scratch& scratch) {
   const Rows& rows = rows_of(block);
   const pack::Geometry& g = rows.plan->linear1.geometry();
   const Scenario& scenario = *rows.plan->scenario;
@@ -249,7 +265,7 @@ std::byte* Call::place(const Block& block, const comm::RowHome& home) const {
   return block.set == kRouted ? owner_.slot_row(home) : owner_.shared_slot_row(home.token, home.slot);
 }
 
-void Call::linear2(const Block& block, int64_t piece, const Scratch& scratch) {
+void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratch) {
   const Rows& rows = rows_of(block);
   const pack::Geometry& g = rows.plan->linear2.geometry();
   const Scenario& scenario = *rows.plan->scenario;

@@ -15,6 +15,7 @@ void Schedule::reset(std::span<const BlockPieces> blocks, int64_t dispatch_piece
   for (int64_t b = 0; b < block_count_; ++b) {
     Block& block = blocks_[b];
     block.stage.store(kWaiting, relaxed);
+    block.taken.store(0, relaxed);
     for (int s = 0; s < 4; ++s) {
       block.claimed[s].store(0, relaxed);
       block.finished[s].store(0, relaxed);
@@ -29,14 +30,16 @@ void Schedule::reset(std::span<const BlockPieces> blocks, int64_t dispatch_piece
   open_blocks_.store(block_count_, relaxed);
 }
 
-Schedule::Event Schedule::finish(const Piece& piece) {
+Schedule::Event Schedule::finish(Worker& worker, const Piece& piece) {
   if (piece.work == Work::kDispatch || piece.work == Work::kCombine) return Event::kNothing;
   Block& block = blocks_[piece.block];
   const uint32_t stage = static_cast<uint32_t>(piece.work);
   const uint32_t before = block.finished[stage - 1].fetch_add(1, std::memory_order_acq_rel);
   if (before + 1 != block.pieces[stage - 1]) return Event::kNothing;
   block.stage.store(stage + 1, std::memory_order_release);
-  return stage + 1 == kDone ? Event::kBlockDone : Event::kStageDone;
+  if (stage + 1 == kDone) return Event::kBlockDone;
+  worker.block = piece.block;
+  return Event::kStageDone;
 }
 
 }  // namespace megamoe::moe

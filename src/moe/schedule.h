@@ -17,6 +17,10 @@ struct Piece {
   Work work = Work::kNone;
   int64_t block = 0;
   int64_t index = 0;
+  /// What this thread will most likely take next, so that its weights can be on their way: a piece of the
+  /// same stage, else -1; and the block after this one, once nothing of this one is left to take, else -1.
+  int64_t next = -1;
+  int64_t next_block = -1;
   explicit operator bool() const { return work != Work::kNone; }
 };
 
@@ -26,25 +30,35 @@ struct BlockPieces {
 };
 
 /// The pieces of one call on one rank. Any number of threads claim and finish; a block moves to its next
-/// stage when the last piece of a stage is finished, and nothing else orders anything.
+/// stage when the last piece of a stage is finished, and nothing else orders anything. A thread stays with
+/// its block as long as there is something to do, so that it reads weights as one stream and finds the rows
+/// in its cache; threads without a block of their own help from the far end.
 class Schedule {
  public:
   Schedule(int64_t max_blocks, int64_t max_combine_pieces);
+
+  /// What a thread works on, kept by the thread for the time of a call.
+  struct Worker {
+    int64_t block = -1;
+    int64_t reserved = -1;  ///< its next block
+  };
 
   /// Starts a call. Blocks are taken in the order given.
   void reset(std::span<const BlockPieces> blocks, int64_t dispatch_pieces, int64_t combine_pieces);
 
   /// The next piece: dispatch first, so that other ranks get their rows; then a completed group of tokens if
-  /// one is at hand; then blocks in order; then any completed group. `arrived(block)` and `complete(piece)`
-  /// are asked, with acquire semantics on their side, only where the answer matters.
+  /// one is at hand; then the worker's block, the first block that nobody has, any block in order; then any
+  /// completed group. `arrived(block)` and `complete(piece)` are asked, with acquire semantics on their side,
+  /// only where the answer matters.
   template <class Arrived, class Complete>
-  Piece claim(Arrived&& arrived, Complete&& complete);
+  Piece claim(Worker& worker, Arrived&& arrived, Complete&& complete);
 
   /// What finishing a piece made possible.
   enum class Event { kNothing, kStageDone, kBlockDone };
-  /// Marks a piece as done. kStageDone: pieces of the next stage can be claimed. kBlockDone: all rows of the
-  /// block are computed; the caller returns them and then calls retire().
-  Event finish(const Piece& piece);
+  /// Marks a piece as done. kStageDone: pieces of the next stage can be claimed, and the worker goes on with
+  /// the block. kBlockDone: all rows of the block are computed; the caller returns them and then calls
+  /// retire().
+  Event finish(Worker& worker, const Piece& piece);
   void retire() { open_blocks_.fetch_sub(1, std::memory_order_acq_rel); }
 
   /// Every block is retired and every combine piece claimed: nothing is left to wait for.
@@ -59,10 +73,20 @@ class Schedule {
 
   struct alignas(64) Block {
     std::atomic<uint32_t> stage{kWaiting};
-    std::atomic<uint32_t> claimed[4] = {};
+    std::atomic<uint32_t> taken{0};  ///< a thread has it as its block
+    /// Pieces claimed from the front, and in the upper half from the back. Counts on past the last piece.
+    std::atomic<uint64_t> claimed[4] = {};
     std::atomic<uint32_t> finished[4] = {};
     uint32_t pieces[4] = {};
   };
+  enum class End { kFront, kBack };
+  static constexpr uint64_t kOneBack = uint64_t{1} << 32;
+
+  template <class Arrived>
+  Piece take(int64_t b, End end, Arrived& arrived);
+  /// The first block that nobody has and that is not finished, or -1; now the caller has it.
+  template <class Wanted>
+  int64_t reserve(Wanted&& wanted);
 
   template <class Complete>
   bool try_combine(int64_t piece, Complete& complete) {
@@ -88,8 +112,49 @@ class Schedule {
   std::atomic<int64_t> combine_claimed_{0};
 };
 
+template <class Arrived>
+Piece Schedule::take(int64_t b, End end, Arrived& arrived) {
+  Block& block = blocks_[b];
+  uint32_t stage = block.stage.load(std::memory_order_acquire);
+  if (stage == kWaiting) {
+    if (!arrived(b)) return {};
+    uint32_t expected = kWaiting;
+    block.stage.compare_exchange_strong(expected, 1, std::memory_order_acq_rel);
+    stage = block.stage.load(std::memory_order_acquire);
+  }
+  if (stage == kDone) return {};
+  const uint32_t s = stage - 1;
+  const auto left = [&](uint64_t claimed) {
+    return int64_t{block.pieces[s]} - static_cast<int64_t>(claimed & (kOneBack - 1)) -
+           static_cast<int64_t>(claimed / kOneBack);
+  };
+  if (left(block.claimed[s].load(std::memory_order_relaxed)) <= 0) return {};
+  const uint64_t before =
+      block.claimed[s].fetch_add(end == End::kFront ? 1 : kOneBack, std::memory_order_relaxed);
+  const int64_t remaining = left(before) - 1;
+  if (remaining < 0) return {};
+  const int64_t front = static_cast<int64_t>(before & (kOneBack - 1));
+  Piece piece{static_cast<Work>(stage), b, end == End::kFront ? front : front + remaining};
+  if (remaining > 0) piece.next = end == End::kFront ? piece.index + 1 : piece.index - 1;
+  return piece;
+}
+
+template <class Wanted>
+int64_t Schedule::reserve(Wanted&& wanted) {
+  for (int64_t b = block_hint_.load(std::memory_order_relaxed); b < block_count_; ++b) {
+    Block& block = blocks_[b];
+    if (block.stage.load(std::memory_order_relaxed) == kDone) {
+      advance(block_hint_, b);
+      continue;
+    }
+    if (block.taken.load(std::memory_order_relaxed) != 0 || !wanted(b)) continue;
+    if (block.taken.exchange(1, std::memory_order_relaxed) == 0) return b;
+  }
+  return -1;
+}
+
 template <class Arrived, class Complete>
-Piece Schedule::claim(Arrived&& arrived, Complete&& complete) {
+Piece Schedule::claim(Worker& worker, Arrived&& arrived, Complete&& complete) {
   if (dispatch_next_.load(std::memory_order_relaxed) < dispatch_pieces_) {
     const int64_t index = dispatch_next_.fetch_add(1, std::memory_order_relaxed);
     if (index < dispatch_pieces_) return {Work::kDispatch, 0, index};
@@ -101,24 +166,27 @@ Piece Schedule::claim(Arrived&& arrived, Complete&& complete) {
   }
   if (group < combine_pieces_ && try_combine(group, complete)) return {Work::kCombine, 0, group};
 
+  Piece piece;
+  if (worker.block >= 0) piece = take(worker.block, End::kFront, arrived);
+  if (!piece && worker.reserved >= 0 && (piece = take(worker.reserved, End::kFront, arrived))) {
+    worker.block = worker.reserved;
+    worker.reserved = -1;
+  }
+  while (!piece) {
+    const int64_t b = reserve(arrived);
+    if (b < 0) break;
+    worker.block = b;
+    piece = take(b, End::kFront, arrived);
+  }
+  if (piece) {
+    if (piece.work == Work::kLinear2 && piece.next < 0) {
+      if (worker.reserved < 0) worker.reserved = reserve([](int64_t) { return true; });
+      piece.next_block = worker.reserved;
+    }
+    return piece;
+  }
   for (int64_t b = block_hint_.load(std::memory_order_relaxed); b < block_count_; ++b) {
-    Block& block = blocks_[b];
-    uint32_t stage = block.stage.load(std::memory_order_acquire);
-    if (stage == kDone) {
-      advance(block_hint_, b);
-      continue;
-    }
-    if (stage == kWaiting) {
-      if (!arrived(b)) continue;
-      uint32_t expected = kWaiting;
-      block.stage.compare_exchange_strong(expected, 1, std::memory_order_acq_rel);
-      stage = block.stage.load(std::memory_order_acquire);
-      if (stage == kDone) continue;
-    }
-    const uint32_t s = stage - 1;
-    if (block.claimed[s].load(std::memory_order_relaxed) >= block.pieces[s]) continue;
-    const uint32_t index = block.claimed[s].fetch_add(1, std::memory_order_relaxed);
-    if (index < block.pieces[s]) return {static_cast<Work>(stage), b, index};
+    if (Piece helped = take(b, End::kBack, arrived)) return helped;
   }
 
   for (int64_t g = group; g < combine_pieces_; ++g) {

@@ -1,5 +1,6 @@
 // Every matrix kernel of the registry against plain loops: exact for s8, within the rounding bound of fp32
 // sums for bf16.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -26,9 +27,10 @@ struct Problem {
 
   size_t code_bytes() const { return gemm.family == Family::kBf16 ? 2 : 1; }
 
-  /// Runs rows [first, first + count) as one tile; returns [count][32] raw 32-bit results.
+  /// Runs rows [first, first + count) as one tile, k in ranges of `range`; returns [count][32] raw 32-bit
+  /// results.
   std::vector<uint32_t> run(int first, int count, const std::byte* prefetch = nullptr,
-                            int64_t prefetch_bytes = 0) const {
+                            int64_t prefetch_bytes = 0, int64_t range = int64_t{1} << 40) const {
     const int64_t gap = 3;  // rows do not follow each other directly; between them stands NaN or -1
     const size_t stride = static_cast<size_t>(k + gap) * code_bytes();
     Guarded<unsigned char> codes(stride * count);
@@ -54,7 +56,14 @@ struct Problem {
     Guarded<unsigned char> packed(gemm.packed_bytes(count, k));
     gemm.pack_rows({codes.data(), static_cast<ptrdiff_t>(stride), count, k, packed.data()});
     Guarded<uint32_t> c(static_cast<size_t>(count) * kPanelColumns);
-    gemm.tile({packed.data(), count, k, panel.data(), sums.data(), c.data(), prefetch, prefetch_bytes});
+    for (int64_t begin = 0; begin < k; begin += range) {
+      Tile tile{packed.data(), count,         std::min(range, k - begin), panel.data(), sums.data(), c.data(),
+                prefetch,      prefetch_bytes};
+      tile.panel = panel.data() + panel_bytes(gemm.family, begin);
+      tile.k_begin = begin;
+      tile.accumulate = begin > 0;
+      gemm.tile(tile);
+    }
     EXPECT_TRUE(packed.intact() && c.intact() && codes.intact() && panel.intact());
     return std::vector<uint32_t>(c.data(), c.data() + count * kPanelColumns);
   }
@@ -145,6 +154,19 @@ TEST_P(GemmTest, RowDoesNotDependOnItsTile) {
     EXPECT_TRUE(std::isnan(__builtin_bit_cast(float, tile[0])));
     for (int r = 1; r + 1 < rows; ++r) {
       ASSERT_EQ(0, std::memcmp(&tile[r * kPanelColumns], alone[r].data(), 4 * kPanelColumns)) << "k " << k;
+    }
+  }
+}
+
+TEST_P(GemmTest, RangesOfKGiveTheSameBits) {
+  for (int64_t k : {int64_t{8}, int64_t{61}, int64_t{704}, int64_t{2051}}) {
+    Problem problem(gemm(), gemm().max_rows, k);
+    problem.fill_random(static_cast<uint32_t>(k));
+    for (int count : {1, 2, problem.rows}) {
+      const std::vector<uint32_t> whole = problem.run(0, count);
+      for (int64_t range : {kRangeStep, 4 * kRangeStep}) {
+        EXPECT_EQ(whole, problem.run(0, count, nullptr, 0, range)) << "k " << k << " range " << range;
+      }
     }
   }
 }

@@ -24,10 +24,11 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
   std::atomic<int64_t> sent{0};
   std::atomic<int64_t> returned{0};
   const auto work = [&] {
+    Schedule::Worker worker;
     while (!schedule.drained()) {
-      const Piece piece =
-          schedule.claim([&](int64_t) { return sent.load() == dispatch; },
-                         [&](int64_t) { return returned.load() == static_cast<int64_t>(blocks.size()); });
+      const Piece piece = schedule.claim(
+          worker, [&](int64_t) { return sent.load() == dispatch; },
+          [&](int64_t) { return returned.load() == static_cast<int64_t>(blocks.size()); });
       if (!piece) continue;
       if (piece.work == Work::kDispatch) {
         EXPECT_EQ(dispatched[static_cast<size_t>(piece.index)].fetch_add(1), 0);
@@ -44,7 +45,7 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
         EXPECT_LT(piece.index, blocks[block].counts[stage]);
         seen[block].pieces[stage].fetch_add(1);
       }
-      if (schedule.finish(piece) == Schedule::Event::kBlockDone) {
+      if (schedule.finish(worker, piece) == Schedule::Event::kBlockDone) {
         returned.fetch_add(1);
         schedule.retire();
       }
@@ -76,24 +77,74 @@ TEST(Schedule, AnEmptyCallIsDrained) {
   Schedule schedule(1, 1);
   schedule.reset({}, 0, 0);
   EXPECT_TRUE(schedule.drained());
-  EXPECT_FALSE(schedule.claim([](int64_t) { return true; }, [](int64_t) { return true; }));
+  Schedule::Worker worker;
+  EXPECT_FALSE(schedule.claim(
+      worker, [](int64_t) { return true; }, [](int64_t) { return true; }));
 }
+
+const auto kYes = [](int64_t) { return true; };
+const auto kNo = [](int64_t) { return false; };
 
 TEST(Schedule, TakesDispatchFirstAndTheFirstOpenBlockNext) {
   Schedule schedule(2, 1);
   const std::vector<BlockPieces> blocks(2, BlockPieces{{1, 2, 1, 1}});
   schedule.reset(blocks, 1, 1);
-  const auto yes = [](int64_t) { return true; };
-  const auto no = [](int64_t) { return false; };
-  EXPECT_EQ(schedule.claim(yes, no).work, Work::kDispatch);
-  const Piece prepare = schedule.claim(yes, no);
+  Schedule::Worker worker;
+  EXPECT_EQ(schedule.claim(worker, kYes, kNo).work, Work::kDispatch);
+  const Piece prepare = schedule.claim(worker, kYes, kNo);
   EXPECT_EQ(prepare.work, Work::kPrepare);
   EXPECT_EQ(prepare.block, 0);
-  EXPECT_EQ(schedule.claim(yes, no).block, 1);  // block 0 has nothing to claim until its piece is finished
-  EXPECT_FALSE(schedule.claim(yes, no));
-  EXPECT_EQ(schedule.finish(prepare), Schedule::Event::kStageDone);
-  EXPECT_EQ(schedule.claim(yes, no).work, Work::kLinear1);
-  EXPECT_EQ(schedule.claim(yes, yes).work, Work::kCombine);
+  EXPECT_EQ(schedule.claim(worker, kYes, kNo).block,
+            1);  // block 0 has nothing to claim until its piece is finished
+  EXPECT_FALSE(schedule.claim(worker, kYes, kNo));
+  EXPECT_EQ(schedule.finish(worker, prepare), Schedule::Event::kStageDone);
+  EXPECT_EQ(schedule.claim(worker, kYes, kNo).work, Work::kLinear1);
+  EXPECT_EQ(schedule.claim(worker, kYes, kYes).work, Work::kCombine);
+}
+
+// Two threads: each has a block of its own; who has none left helps the other from the far end.
+TEST(Schedule, AThreadStaysWithItsBlockAndOthersHelpFromTheFarEnd) {
+  Schedule schedule(3, 1);
+  const std::vector<BlockPieces> blocks{{{1, 4, 1, 2}}, {{1, 1, 1, 1}}, {{1, 1, 1, 1}}};
+  schedule.reset(blocks, 0, 0);
+  Schedule::Worker one, two;
+  Piece a = schedule.claim(one, kYes, kNo);
+  Piece b = schedule.claim(two, kYes, kNo);
+  EXPECT_EQ(a.block, 0);
+  EXPECT_EQ(b.block, 1);
+  schedule.finish(one, a);
+  a = schedule.claim(one, kYes, kNo);
+  EXPECT_EQ(a.block, 0);
+  EXPECT_EQ(a.work, Work::kLinear1);
+  EXPECT_EQ(a.index, 0);
+  EXPECT_EQ(a.next, 1);
+  for (Work work : {Work::kPrepare, Work::kLinear1, Work::kRequantise, Work::kLinear2}) {
+    EXPECT_EQ(b.work, work);
+    EXPECT_EQ(b.block, 1);
+    EXPECT_EQ(b.next, -1);
+    EXPECT_EQ(b.next_block, work == Work::kLinear2 ? 2 : -1);
+    schedule.finish(two, b);
+    b = schedule.claim(two, kYes, kNo);
+  }
+  for (int stage = 0; stage < 4; ++stage) {
+    EXPECT_EQ(b.block, 2);
+    schedule.finish(two, b);
+    b = schedule.claim(two, kYes, kNo);
+  }
+  EXPECT_EQ(b.block, 0);
+  EXPECT_EQ(b.index, 3);
+  EXPECT_EQ(b.next, 2);
+  schedule.finish(two, b);
+  b = schedule.claim(two, kYes, kNo);
+  EXPECT_EQ(b.index, 2);
+  schedule.finish(one, a);
+  a = schedule.claim(one, kYes, kNo);
+  EXPECT_EQ(a.index, 1);
+  EXPECT_EQ(a.next, -1);
+  EXPECT_FALSE(schedule.claim(two, kYes, kNo));
+  schedule.finish(one, a);
+  EXPECT_EQ(schedule.finish(two, b), Schedule::Event::kStageDone);
+  EXPECT_EQ(schedule.claim(two, kYes, kNo).work, Work::kRequantise);  // who finished the stage goes on
 }
 
 }  // namespace

@@ -100,10 +100,20 @@ template <Family kFamily, bool kTwoHalves>
 void tile_amx(const kernel::Tile& t) {
   const int first_rows = kTwoHalves ? (t.rows + 1) / 2 : t.rows;
   configure_shapes(first_rows, t.rows - first_rows);
-  const std::byte* a = static_cast<const std::byte*>(t.a);
+  std::byte* const c = static_cast<std::byte*>(t.c);
+  if (t.accumulate) {
+    load<kC00>(c, kPanelRowBytes);
+    load<kC01>(c + kTileRowBytes, kPanelRowBytes);
+    if constexpr (kTwoHalves) {
+      load<kC10>(c + first_rows * kPanelRowBytes, kPanelRowBytes);
+      load<kC11>(c + first_rows * kPanelRowBytes + kTileRowBytes, kPanelRowBytes);
+    }
+  }
+  const std::byte* a =
+      static_cast<const std::byte*>(t.a) + blocks(kFamily, t.k_begin) * t.rows * kTileRowBytes;
   const std::byte* b = static_cast<const std::byte*>(t.panel);
   const int64_t dwords = kernel::panel_bytes(kFamily, t.k) / kPanelRowBytes;
-  kernel::SpreadPrefetch<Level> prefetch(t, kFamily, dwords, 1);
+  kernel::SpreadPrefetch<Level> prefetch(t, dwords, 1);
   for (int64_t i = 0; i < dwords / kTileRows; ++i) {
     step<kFamily, kTwoHalves>(a, first_rows, b);
     for (int p = 0; p < kTileRows; p += kernel::kPrefetchStride) prefetch.step();
@@ -115,7 +125,6 @@ void tile_amx(const kernel::Tile& t) {
     fill(tail, b, static_cast<size_t>(left * kPanelRowBytes));
     step<kFamily, kTwoHalves>(a, first_rows, tail.rows);
   }
-  std::byte* const c = static_cast<std::byte*>(t.c);
   store<kC00>(c, kPanelRowBytes);
   store<kC01>(c + kTileRowBytes, kPanelRowBytes);
   if constexpr (kTwoHalves) {

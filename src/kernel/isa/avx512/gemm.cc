@@ -2,9 +2,9 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
-#include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
+#include "kernel/tile.h"
 
 namespace megamoe::isa_avx512 {
 namespace {
@@ -23,44 +23,48 @@ constexpr int kMaxRows = 12;  // 24 accumulators leave registers for weights, an
 }
 
 template <int kRows>
-void tile_bf16(const kernel::Tile& t) {
-  const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
-  const float* a = static_cast<const float*>(t.a);
+struct Bf16Sums {
+  using Operand = float;
+  static constexpr int kColumns = kPanelColumns;
+  static constexpr int kOperands = 2;
   __m512 c[kRows][2];
+
+  [[gnu::always_inline]] void start(const kernel::Tile&, int) {
 #pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
-  const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kBf16, pairs, 1);
-  kernel::k_loop(
-      prefetch, pairs, [&]() __attribute__((always_inline)) {
-        const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-        const __m512 even0 = _mm512_castsi512_ps(_mm512_slli_epi32(w0, 16));
-        const __m512 even1 = _mm512_castsi512_ps(_mm512_slli_epi32(w1, 16));
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512 x = _mm512_set1_ps(a[r]);
-          add_product(c[r][0], x, even0);
-          add_product(c[r][1], x, even1);
-        }
-        const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-        const __m512 odd0 = _mm512_castsi512_ps(_mm512_and_si512(w0, high));
-        const __m512 odd1 = _mm512_castsi512_ps(_mm512_and_si512(w1, high));
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512 x = _mm512_set1_ps(a[kRows + r]);
-          add_product(c[r][0], x, odd0);
-          add_product(c[r][1], x, odd1);
-        }
-        a += 2 * kRows;
-        weights += kPanelColumns;
-      });
-  float* out = static_cast<float*>(t.c);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_store_ps(out + r * kPanelColumns, c[r][0]);
-    _mm512_store_ps(out + r * kPanelColumns + 16, c[r][1]);
+    for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
   }
-}
+  [[gnu::always_inline]] void load(const void* from) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      c[r][0] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns);
+      c[r][1] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns + 16);
+    }
+  }
+  [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
+    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+    add(a, _mm512_slli_epi32(w0, 16), _mm512_slli_epi32(w1, 16));
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    add(a + kRows, _mm512_and_si512(w0, high), _mm512_and_si512(w1, high));
+  }
+  [[gnu::always_inline]] void store(void* to) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns, c[r][0]);
+      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns + 16, c[r][1]);
+    }
+  }
+
+ private:
+  [[gnu::always_inline]] void add(const float* a, __m512i bits0, __m512i bits1) {
+    const __m512 w0 = _mm512_castsi512_ps(bits0), w1 = _mm512_castsi512_ps(bits1);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 x = _mm512_set1_ps(a[r]);
+      add_product(c[r][0], x, w0);
+      add_product(c[r][1], x, w1);
+    }
+  }
+};
 
 /// sum += pairs of products; a pair is at most 2 * 2^14, so nothing saturates, also for -128.
 [[gnu::always_inline]] inline void add_pairs(__m512i& sum, __m512i x, __m512i w) {
@@ -68,58 +72,47 @@ void tile_bf16(const kernel::Tile& t) {
 }
 
 template <int kRows>
-void tile_s8(const kernel::Tile& t) {
-  const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
-  const int32_t* a = static_cast<const int32_t*>(t.a);
+struct S8Sums {
+  using Operand = int32_t;
+  static constexpr int kColumns = kPanelColumns;
+  static constexpr int kOperands = 2;
   __m512i c[kRows][2];
+
+  [[gnu::always_inline]] void start(const kernel::Tile&, int) {
 #pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_si512();
-  const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kS8, quads, 1);
-  kernel::k_loop(
-      prefetch, quads, [&]() __attribute__((always_inline)) {
-        const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-        // Even bytes of each dword (k 0, 2) sign-extended in place, then the odd ones (k 1, 3).
-        const __m512i even0 = _mm512_srai_epi16(_mm512_slli_epi16(w0, 8), 8);
-        const __m512i even1 = _mm512_srai_epi16(_mm512_slli_epi16(w1, 8), 8);
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i x = _mm512_set1_epi32(a[r]);
-          add_pairs(c[r][0], x, even0);
-          add_pairs(c[r][1], x, even1);
-        }
-        const __m512i odd0 = _mm512_srai_epi16(w0, 8), odd1 = _mm512_srai_epi16(w1, 8);
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i x = _mm512_set1_epi32(a[kRows + r]);
-          add_pairs(c[r][0], x, odd0);
-          add_pairs(c[r][1], x, odd1);
-        }
-        a += 2 * kRows;
-        weights += kPanelColumns;
-      });
-  int32_t* out = static_cast<int32_t*>(t.c);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_store_si512(out + r * kPanelColumns, c[r][0]);
-    _mm512_store_si512(out + r * kPanelColumns + 16, c[r][1]);
+    for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_si512();
   }
-}
+  [[gnu::always_inline]] void load(const void* from) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      c[r][0] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns);
+      c[r][1] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns + 16);
+    }
+  }
+  [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
+    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+    // Even bytes of each dword (k 0, 2) sign-extended in place, then the odd ones (k 1, 3).
+    add(a, _mm512_srai_epi16(_mm512_slli_epi16(w0, 8), 8), _mm512_srai_epi16(_mm512_slli_epi16(w1, 8), 8));
+    add(a + kRows, _mm512_srai_epi16(w0, 8), _mm512_srai_epi16(w1, 8));
+  }
+  [[gnu::always_inline]] void store(void* to) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns, c[r][0]);
+      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns + 16, c[r][1]);
+    }
+  }
 
-using TileFunction = void (*)(const kernel::Tile&);
-constexpr TileFunction kBf16Tiles[kMaxRows] = {tile_bf16<1>, tile_bf16<2>,  tile_bf16<3>,  tile_bf16<4>,
-                                               tile_bf16<5>, tile_bf16<6>,  tile_bf16<7>,  tile_bf16<8>,
-                                               tile_bf16<9>, tile_bf16<10>, tile_bf16<11>, tile_bf16<12>};
-constexpr TileFunction kS8Tiles[kMaxRows] = {tile_s8<1>, tile_s8<2>,  tile_s8<3>,  tile_s8<4>,
-                                             tile_s8<5>, tile_s8<6>,  tile_s8<7>,  tile_s8<8>,
-                                             tile_s8<9>, tile_s8<10>, tile_s8<11>, tile_s8<12>};
-
-void run_bf16(const kernel::Tile& t) {
-  kBf16Tiles[t.rows - 1](t);
-}
-void run_s8(const kernel::Tile& t) {
-  kS8Tiles[t.rows - 1](t);
-}
+ private:
+  [[gnu::always_inline]] void add(const int32_t* a, __m512i w0, __m512i w1) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i x = _mm512_set1_epi32(a[r]);
+      add_pairs(c[r][0], x, w0);
+      add_pairs(c[r][1], x, w1);
+    }
+  }
+};
 
 }  // namespace
 
@@ -130,7 +123,7 @@ constinit const kernel::Gemm gemm_bf16 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackBf16AsFloat<Level>::bytes,
     .pack_rows = kernel::PackBf16AsFloat<Level>::pack,
-    .tile = run_bf16,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
 };
 constinit const kernel::Gemm gemm_s8 = {
     .name = "s8_s32_12x32_avx512",
@@ -139,7 +132,7 @@ constinit const kernel::Gemm gemm_s8 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackS8AsS16<Level>::bytes,
     .pack_rows = kernel::PackS8AsS16<Level>::pack,
-    .tile = run_s8,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
 };
 
 }  // namespace megamoe::isa_avx512

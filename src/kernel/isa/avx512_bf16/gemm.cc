@@ -2,9 +2,9 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
-#include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
+#include "kernel/tile.h"
 
 namespace megamoe::isa_avx512_bf16 {
 namespace {
@@ -20,41 +20,40 @@ constexpr int kMaxRows = 12;
 }
 
 template <int kRows>
-void tile_bf16(const kernel::Tile& t) {
-  const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
-  const int32_t* a = static_cast<const int32_t*>(t.a);
+struct Bf16Sums {
+  using Operand = int32_t;
+  static constexpr int kColumns = kPanelColumns;
+  static constexpr int kOperands = 1;
   __m512 c[kRows][2];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
-  const int64_t pairs = (t.k + 1) / 2;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kBf16, pairs, 1);
-  kernel::k_loop(
-      prefetch, pairs, [&]() __attribute__((always_inline)) {
-        const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i x = _mm512_set1_epi32(a[r]);
-          dot(c[r][0], x, w0);
-          dot(c[r][1], x, w1);
-        }
-        a += kRows;
-        weights += kPanelColumns;
-      });
-  float* out = static_cast<float*>(t.c);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_store_ps(out + r * kPanelColumns, c[r][0]);
-    _mm512_store_ps(out + r * kPanelColumns + 16, c[r][1]);
-  }
-}
 
-using TileFunction = void (*)(const kernel::Tile&);
-constexpr TileFunction kTiles[kMaxRows] = {tile_bf16<1>, tile_bf16<2>,  tile_bf16<3>,  tile_bf16<4>,
-                                           tile_bf16<5>, tile_bf16<6>,  tile_bf16<7>,  tile_bf16<8>,
-                                           tile_bf16<9>, tile_bf16<10>, tile_bf16<11>, tile_bf16<12>};
-void run_bf16(const kernel::Tile& t) {
-  kTiles[t.rows - 1](t);
-}
+  [[gnu::always_inline]] void start(const kernel::Tile&, int) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
+  }
+  [[gnu::always_inline]] void load(const void* from) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      c[r][0] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns);
+      c[r][1] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns + 16);
+    }
+  }
+  [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
+    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i x = _mm512_set1_epi32(a[r]);
+      dot(c[r][0], x, w0);
+      dot(c[r][1], x, w1);
+    }
+  }
+  [[gnu::always_inline]] void store(void* to) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns, c[r][0]);
+      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns + 16, c[r][1]);
+    }
+  }
+};
 
 }  // namespace
 
@@ -65,7 +64,7 @@ constinit const kernel::Gemm gemm_bf16 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackBf16Pairs<Level>::bytes,
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
-    .tile = run_bf16,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
 };
 
 }  // namespace megamoe::isa_avx512_bf16

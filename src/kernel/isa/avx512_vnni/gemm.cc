@@ -3,9 +3,9 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
-#include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
+#include "kernel/tile.h"
 
 namespace megamoe::isa_avx512_vnni {
 namespace {
@@ -21,48 +21,47 @@ constexpr int kMaxRows = 12;
 }
 
 template <int kRows>
-void tile_s8(const kernel::Tile& t) {
-  const uint32_t* weights = static_cast<const uint32_t*>(t.panel);
-  const int32_t* a = static_cast<const int32_t*>(t.a);
-  const __m512i start0 =
-      _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums), 7));
-  const __m512i start1 =
-      _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums + 16), 7));
+struct S8Sums {
+  using Operand = int32_t;
+  static constexpr int kColumns = kPanelColumns;
+  static constexpr int kOperands = 1;
   __m512i c[kRows][2];
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    c[r][0] = start0;
-    c[r][1] = start1;
-  }
-  const int64_t quads = (t.k + 3) / 4;
-  kernel::SpreadPrefetch<Level> prefetch(t, kernel::Family::kS8, quads, 1);
-  kernel::k_loop(
-      prefetch, quads, [&]() __attribute__((always_inline)) {
-        const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-#pragma GCC unroll 12
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i x = _mm512_set1_epi32(a[r]);
-          dot(c[r][0], x, w0);
-          dot(c[r][1], x, w1);
-        }
-        a += kRows;
-        weights += kPanelColumns;
-      });
-  int32_t* out = static_cast<int32_t*>(t.c);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-    _mm512_store_si512(out + r * kPanelColumns, c[r][0]);
-    _mm512_store_si512(out + r * kPanelColumns + 16, c[r][1]);
-  }
-}
 
-using TileFunction = void (*)(const kernel::Tile&);
-constexpr TileFunction kTiles[kMaxRows] = {tile_s8<1>, tile_s8<2>,  tile_s8<3>,  tile_s8<4>,
-                                           tile_s8<5>, tile_s8<6>,  tile_s8<7>,  tile_s8<8>,
-                                           tile_s8<9>, tile_s8<10>, tile_s8<11>, tile_s8<12>};
-void run_s8(const kernel::Tile& t) {
-  kTiles[t.rows - 1](t);
-}
+  [[gnu::always_inline]] void start(const kernel::Tile& t, int) {
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i start0 = _mm512_sub_epi32(zero, _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums), 7));
+    const __m512i start1 =
+        _mm512_sub_epi32(zero, _mm512_slli_epi32(_mm512_loadu_si512(t.column_sums + 16), 7));
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      c[r][0] = start0;
+      c[r][1] = start1;
+    }
+  }
+  [[gnu::always_inline]] void load(const void* from) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      c[r][0] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns);
+      c[r][1] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns + 16);
+    }
+  }
+  [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
+    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i x = _mm512_set1_epi32(a[r]);
+      dot(c[r][0], x, w0);
+      dot(c[r][1], x, w1);
+    }
+  }
+  [[gnu::always_inline]] void store(void* to) const {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns, c[r][0]);
+      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns + 16, c[r][1]);
+    }
+  }
+};
 
 }  // namespace
 
@@ -73,7 +72,7 @@ constinit const kernel::Gemm gemm_s8 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackS8AsU8<Level>::bytes,
     .pack_rows = kernel::PackS8AsU8<Level>::pack,
-    .tile = run_s8,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
 };
 
 }  // namespace megamoe::isa_avx512_vnni

@@ -1,0 +1,68 @@
+// The product of one register tile: the loop that all levels and families share. What differs between them is
+// an accumulator type, made by a template over the number of rows:
+//
+//   static constexpr int kColumns     columns of one pass; a panel of 32 is read in 32 / kColumns passes
+//   static constexpr int kOperands    operands of a row for one dword of k
+//   using Operand                     what pack_rows wrote, [dword][kOperands][rows]
+//   start(tile, column)               values before the first product
+//   load(c), store(c)                 from and to C, `c` pointing at its first column
+//   step(weights, a)                  adds the products of one dword of k
+//   static constexpr int64_t kMostSteps and flush(): only where `step` must be interrupted so often
+#pragma once
+
+#include <array>
+#include <utility>
+
+#include "kernel/k_loop.h"
+
+namespace megamoe::kernel {
+
+template <class Level, Family kFamily, template <int> class Accumulators, int kRows>
+void tile_product(const Tile& t) {
+  using Sums = Accumulators<kRows>;
+  constexpr int kPasses = kPanelColumns / Sums::kColumns;
+  constexpr int kPack = k_per_dword(kFamily);
+  const int64_t steps = (t.k + kPack - 1) / kPack;
+  SpreadPrefetch<Level> prefetch(t, steps, kPasses);
+  for (int column = 0; column < kPanelColumns; column += Sums::kColumns) {
+    const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
+    const auto* a =
+        static_cast<const typename Sums::Operand*>(t.a) + t.k_begin / kPack * Sums::kOperands * kRows;
+    uint32_t* const c = static_cast<uint32_t*>(t.c) + column;
+    Sums sums;
+    if (t.accumulate) {
+      sums.load(c);
+    } else {
+      sums.start(t, column);
+    }
+    const auto step = [&]() __attribute__((always_inline)) {
+      sums.step(weights, a);
+      weights += kPanelColumns;
+      a += Sums::kOperands * kRows;
+    };
+    if constexpr (requires { Sums::kMostSteps; }) {
+      for (int64_t done = 0; done < steps; done += Sums::kMostSteps) {
+        k_loop(prefetch, steps - done < Sums::kMostSteps ? steps - done : Sums::kMostSteps, step);
+        sums.flush();
+      }
+    } else {
+      k_loop(prefetch, steps, step);
+    }
+    sums.store(c);
+  }
+}
+
+/// The tile functions of one kernel for 1 .. kMaxRows rows.
+template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows>
+struct TileFunctions {
+  static void run(const Tile& t) { kByRows[t.rows - 1](t); }
+
+ private:
+  template <size_t... kIndex>
+  static constexpr auto table(std::index_sequence<kIndex...>) {
+    return std::array{tile_product<Level, kFamily, Accumulators, static_cast<int>(kIndex) + 1>...};
+  }
+  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+};
+
+}  // namespace megamoe::kernel
