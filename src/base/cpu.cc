@@ -67,6 +67,7 @@ Cpu detect_cpu() {
   add(ebx >> 17 & 1, kCpuAvx512Dq);
   add(ebx >> 30 & 1, kCpuAvx512Bw);
   add(ebx >> 31 & 1, kCpuAvx512Vl);
+  add(ecx >> 1 & 1, kCpuAvx512Vbmi);
   add(ecx >> 11 & 1, kCpuAvx512Vnni);
   add(edx >> 23 & 1, kCpuAvx512Fp16);
   constexpr unsigned kAmxBits = 1u << 22 | 1u << 24 | 1u << 25;  // bf16, tile, int8

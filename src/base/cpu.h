@@ -20,6 +20,7 @@ enum CpuFeature : uint32_t {
   kCpuAmx = 1u << 10,  ///< tiles with int8 and bf16 products
   kCpuAvx512Fp16 = 1u << 12,
   kOsAmx = 1u << 11,  ///< the operating system lets this process use tiles
+  kCpuAvx512Vbmi = 1u << 13,
 };
 
 struct Cpu {

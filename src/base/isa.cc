@@ -23,6 +23,7 @@ constexpr Feature kFeatures[] = {
     {kCpuAvx512Dq, "AVX512DQ"},
     {kCpuAvx512Vnni, "AVX512_VNNI"},
     {kCpuAvx512Bf16, "AVX512_BF16"},
+    {kCpuAvx512Vbmi, "AVX512_VBMI"},
     {kOsYmm, "operating system support for 256-bit registers"},
     {kOsZmm, "operating system support for 512-bit registers"},
     {kCpuAmx, "AMX-TILE, AMX-INT8, AMX-BF16"},
@@ -39,14 +40,15 @@ constexpr uint32_t kAvx2Needs = kCpuAvx2 | kCpuFma | kOsYmm;
 constexpr uint32_t kAvx512Needs =
     kAvx2Needs | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
 constexpr uint32_t kVnniNeeds = kAvx512Needs | kCpuAvx512Vnni;
-constexpr uint32_t kBf16Needs = kVnniNeeds | kCpuAvx512Bf16;
+constexpr uint32_t kBf16Needs = kVnniNeeds | kCpuAvx512Bf16 | kCpuAvx512Vbmi;
 constexpr Level kLevels[kIsaCount] = {
     {Isa::kGeneric, "generic", "nothing beyond the baseline of the architecture", 0},
     {Isa::kAvx2, "avx2", "AVX2, FMA", kAvx2Needs},
     {Isa::kAvx512, "avx512", "AVX512F+BW+VL+DQ", kAvx512Needs},
     {Isa::kAvx512Vnni, "avx512_vnni", "AVX512F+BW+VL+DQ, VNNI", kVnniNeeds},
-    {Isa::kAvx512Bf16, "avx512_bf16", "AVX512F+BW+VL+DQ, VNNI, BF16", kBf16Needs},
-    {Isa::kAmx, "amx", "AVX512F+BW+VL+DQ, VNNI, BF16, AMX-TILE+INT8+BF16", kBf16Needs | kCpuAmx | kOsAmx},
+    {Isa::kAvx512Bf16, "avx512_bf16", "AVX512F+BW+VL+DQ, VNNI, BF16, VBMI", kBf16Needs},
+    {Isa::kAmx, "amx", "AVX512F+BW+VL+DQ, VNNI, BF16, VBMI, AMX-TILE+INT8+BF16",
+     kBf16Needs | kCpuAmx | kOsAmx},
 };
 constexpr const Level& level(Isa isa) {
   return kLevels[static_cast<int>(isa)];

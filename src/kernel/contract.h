@@ -137,6 +137,12 @@ struct Gemm {
   size_t (*packed_bytes)(int rows, int64_t k);
   void (*pack_rows)(const PackRows&);
   void (*tile)(const Tile&);
+  /// By WeightCode: the level's own way from stored panels to strips. Null: that of a lower level.
+  void (*decode[kWeightCodeCount])(const DecodePanel&) = {};
+  /// By WeightCode: the product of 1 .. coded_rows rows with a stored panel, over the whole of K, with the
+  /// bits of decode and tile. Null: go by a strip.
+  int coded_rows = 0;
+  void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
 };
 
 using activation::ActivationKind;

@@ -42,6 +42,50 @@ void for_each_dword(const PackRows& p, int64_t code_bytes, Write write) {
   }
 }
 
+/// Code dwords [dword][rows], each XORed with `flip`: a transpose, 4 rows x 4 dwords at a time.
+template <class Level>
+void transpose_dwords(const PackRows& p, int64_t code_bytes, uint32_t flip) {
+  using Four __attribute__((vector_size(16))) = uint32_t;
+  constexpr int64_t kBlock = 16;  // a cache line of every row
+  const std::byte* codes = static_cast<const std::byte*>(p.codes);
+  uint32_t* const out = static_cast<uint32_t*>(p.out);
+  const int64_t rows = p.rows;
+  const int64_t quads = p.k * code_bytes / 16;
+  for (int64_t first = 0; first < 4 * quads; first += kBlock) {
+    const int64_t last = first + kBlock < 4 * quads ? first + kBlock : 4 * quads;
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const std::byte* row = codes + r * p.row_bytes;
+      for (int64_t d = first; d < last; d += 4) {
+        Four in[4];
+        for (int i = 0; i < 4; ++i) __builtin_memcpy(&in[i], row + i * p.row_bytes + 4 * d, sizeof(Four));
+        const Four low0 = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+        const Four low1 = __builtin_shufflevector(in[2], in[3], 0, 4, 1, 5);
+        const Four high0 = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+        const Four high1 = __builtin_shufflevector(in[2], in[3], 2, 6, 3, 7);
+        const Four turned[4] = {__builtin_shufflevector(low0, low1, 0, 1, 4, 5) ^ flip,
+                                __builtin_shufflevector(low0, low1, 2, 3, 6, 7) ^ flip,
+                                __builtin_shufflevector(high0, high1, 0, 1, 4, 5) ^ flip,
+                                __builtin_shufflevector(high0, high1, 2, 3, 6, 7) ^ flip};
+        for (int i = 0; i < 4; ++i) __builtin_memcpy(out + (d + i) * rows + r, &turned[i], sizeof(Four));
+      }
+    }
+    for (; r < rows; ++r) {
+      for (int64_t d = first; d < last; ++d) {
+        uint32_t value;
+        __builtin_memcpy(&value, codes + r * p.row_bytes + 4 * d, 4);
+        out[d * rows + r] = value ^ flip;
+      }
+    }
+  }
+  PackRows tail = p;  // the dwords that do not fill a vector
+  tail.codes = codes + 16 * quads;
+  tail.k = p.k - 16 * quads / code_bytes;
+  uint32_t* const end = out + 4 * quads * rows;
+  for_each_dword<Level>(tail, code_bytes,
+                        [=](int64_t d, int64_t r, uint32_t value) { end[d * rows + r] = value ^ flip; });
+}
+
 /// bf16 -> float, [K rounded up to 2][rows].
 template <class Level>
 struct PackBf16AsFloat {
@@ -64,12 +108,7 @@ struct PackBf16Pairs {
   static size_t bytes(int rows, int64_t k) {
     return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 1) / 2) * 4);
   }
-  static void pack(const PackRows& p) {
-    uint32_t* out = static_cast<uint32_t*>(p.out);
-    const int64_t rows = p.rows;
-    for_each_dword<Level>(p, 2,
-                          [=](int64_t pair, int64_t r, uint32_t value) { out[pair * rows + r] = value; });
-  }
+  static void pack(const PackRows& p) { transpose_dwords<Level>(p, 2, 0); }
 };
 
 /// s8 -> float, [K rounded up to 4][rows].
@@ -121,12 +160,7 @@ struct PackS8AsU8 {
   static size_t bytes(int rows, int64_t k) {
     return round_to_cache_line(static_cast<size_t>(rows) * static_cast<size_t>((k + 3) / 4) * 4);
   }
-  static void pack(const PackRows& p) {
-    uint32_t* out = static_cast<uint32_t*>(p.out);
-    const int64_t rows = p.rows;
-    for_each_dword<Level>(
-        p, 1, [=](int64_t quad, int64_t r, uint32_t value) { out[quad * rows + r] = value ^ 0x80808080u; });
-  }
+  static void pack(const PackRows& p) { transpose_dwords<Level>(p, 1, 0x80808080u); }
 };
 
 }  // namespace megamoe::kernel

@@ -105,4 +105,15 @@ const RowOps& row_ops_for(Isa isa) {
   return *best;
 }
 
+DecodeFunction decoder_for(Family family, WeightCode code, Isa isa) {
+  const auto at = static_cast<size_t>(code);
+  const Gemm* best = nullptr;
+  for (const Gemm* gemm : kGemms) {
+    if (gemm->family != family || gemm->isa > isa || gemm->decode[at] == nullptr) continue;
+    if (best == nullptr || gemm->isa > best->isa) best = gemm;
+  }
+  if (best != nullptr) return best->decode[at];
+  return row_ops_for(isa).decode[static_cast<size_t>(family)][at];
+}
+
 }  // namespace megamoe::kernel

@@ -21,4 +21,8 @@ const Gemm& gemm_for(Family family, Isa isa);
 const Gemm& group_gemm_for(Family family, Isa isa);
 const RowOps& row_ops_for(Isa isa);
 
+/// From stored panels of a code to strips of a family; null where there is nothing to decode.
+using DecodeFunction = void (*)(const DecodePanel&);
+DecodeFunction decoder_for(Family family, WeightCode code, Isa isa);
+
 }  // namespace megamoe::kernel

@@ -195,7 +195,8 @@ Status SymmBuffer::Impl::allocate() {
   const auto topk = static_cast<size_t>(config.num_topk);
   const auto wide = [&](size_t element) { return static_cast<size_t>(widest) * element; };
   const size_t sizes[] = {
-      static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(float),
+      static_cast<size_t>(std::max<int64_t>(max_rows, moe::kBlockRows)) * kernel::kPanelColumns *
+          sizeof(float),
       moe::strip_bytes(widest),
       std::max(wide(sizeof(float)), static_cast<size_t>(max_rows) * kernel::kPanelColumns * sizeof(uint16_t)),
       wide(sizeof(uint16_t)),

@@ -71,7 +71,7 @@ struct SharedRows {
 
 /// Memory of one thread.
 struct Scratch {
-  std::byte* tile = nullptr;     ///< [max_rows][32] accumulators
+  std::byte* tile = nullptr;     ///< [rows of a block][32] accumulators
   std::byte* strip = nullptr;    ///< one panel of weights made on demand
   std::byte* row = nullptr;      ///< one row of values
   std::byte* codes = nullptr;    ///< one row of codes

@@ -81,8 +81,7 @@ class Call {
   void send_token(int64_t token, const Scratch& scratch);
   comm::TokenRow encode_token(const Codec& codec, const std::byte* row, const Scratch& scratch) const;
   void share_codes(int64_t token, const comm::TokenRow& row);
-  static const float* gather_scales(const std::byte* scales, size_t stride, int count,
-                                    const Scratch& scratch);
+  static void gather_scales(const std::byte* scales, size_t stride, int64_t count, float* gathered);
   static void add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
                          kernel::PackRows& pack);
   void prepare(const Block& block, int64_t tile, const Scratch& scratch);

@@ -20,7 +20,7 @@ constexpr double kOperationsPerNanosecond[kernel::kFamilyCount] = {150, 600};
 
 int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
   const pack::Geometry& g = linear.geometry();
-  const double stream = static_cast<double>(kernel::panel_bytes(g.family, g.k)) / kBytesPerNanosecond;
+  const double stream = static_cast<double>(g.stored_bytes()) / kBytesPerNanosecond;
   const double multiply = 2.0 * static_cast<double>(rows) * static_cast<double>(g.k) * kernel::kPanelColumns /
                           kOperationsPerNanosecond[static_cast<int>(g.family)];
   const auto wanted = static_cast<int64_t>(kPieceNanoseconds / std::max(stream, multiply)) + 1;
@@ -91,8 +91,9 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
 
 void bind_kernel(kernel::Family family, Isa isa, LinearPlan& linear) {
   linear.source->decode_to(family);
-  linear.gemm =
-      linear.geometry().group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);
+  const pack::Geometry& g = linear.geometry();
+  linear.gemm = g.group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);
+  if (g.decoded_by_ranges()) linear.decode = kernel::decoder_for(family, g.code, isa);
 }
 
 void bind_kernels(const Scenario& scenario, Isa isa, ExpertPlan& plan) {

@@ -18,9 +18,13 @@ namespace megamoe {
 
 namespace moe {
 
+/// Dword rows of a strip that is decoded at a time: 16 KiB.
+inline constexpr int64_t kStripRows = 128;
+
 /// One linear layer ready to run.
 struct LinearPlan {
   const kernel::Gemm* gemm = nullptr;
+  kernel::DecodeFunction decode = nullptr;  ///< where the product decodes stored panels by ranges of k
   std::unique_ptr<pack::PanelSource> source;
 
   const pack::Geometry& geometry() const { return source->geometry(); }
@@ -29,6 +33,16 @@ struct LinearPlan {
   /// First row of tile t of `rows` rows; tile t ends where tile t + 1 starts.
   static int64_t tile_begin(int64_t rows, int64_t tiles, int64_t t) {
     return base::EvenSplit{rows, tiles}.begin(t);
+  }
+  /// Whether a product with so few rows reads the stored panel itself.
+  bool reads_codes(int64_t rows) const {
+    return decode != nullptr && rows <= gemm->coded_rows &&
+           gemm->coded_tile[static_cast<int>(geometry().code)] != nullptr;
+  }
+  /// k of one range: a decoded one stays in the first-level cache while all tiles read it.
+  int64_t range(int64_t rows) const {
+    if (decode == nullptr || reads_codes(rows)) return geometry().k;
+    return kStripRows * kernel::k_per_dword(geometry().family);
   }
   /// Bytes between the packed tiles of a block.
   size_t tile_stride() const {

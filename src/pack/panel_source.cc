@@ -9,18 +9,16 @@ namespace {
 
 constexpr int64_t kRowBytes = kernel::kPanelColumns * 4;
 
-/// Decodes a stored panel to a strip and puts what it gave into `panel`.
+/// Decodes a stored panel of a product with groups to a strip and puts what it gave into `panel`.
 void decode(const kernel::RowOps& ops, const Geometry& g, const void* stored, std::byte* strip,
             Panel& panel) {
   kernel::DecodePanel d{stored, g.k, strip};
   d.form = g.form;
+  d.scales = reinterpret_cast<float*>(strip + kernel::panel_bytes(g.family, g.k));
+  d.sums = reinterpret_cast<int32_t*>(strip + kernel::panel_bytes(g.family, g.k) + g.group_rows_bytes());
   panel.codes = strip;
-  if (g.group() != 0) {
-    d.scales = reinterpret_cast<float*>(strip + kernel::panel_bytes(g.family, g.k));
-    d.sums = reinterpret_cast<int32_t*>(strip + kernel::panel_bytes(g.family, g.k) + g.group_rows_bytes());
-    panel.group_scales = d.scales;
-    if (g.family == kernel::Family::kS8) panel.column_sums = d.sums;
-  }
+  panel.group_scales = d.scales;
+  if (g.family == kernel::Family::kS8) panel.column_sums = d.sums;
   ops.decode[static_cast<int>(g.family)][static_cast<int>(g.code)](d);
 }
 
@@ -48,7 +46,11 @@ class RawSource final : public PanelSource {
                 geometry_.has_added_bias                           ? added
                 : geometry_.has_bias && !geometry_.bias_is_shift() ? bias
                                                                    : nullptr};
-    if (coded) decode(ops_, geometry_, stored, strip, panel);
+    if (geometry_.decoded_by_ranges()) {
+      panel.codes = stored;
+    } else if (coded) {
+      decode(ops_, geometry_, stored, strip, panel);
+    }
     return panel;
   }
   int64_t strip_bytes() const override {
@@ -68,9 +70,7 @@ class PackedSource final : public PanelSource {
 
   Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
     Panel panel = weights_->impl().panel(expert, index);
-    if (geometry_.code != kernel::WeightCode::kStrip) {
-      decode(ops_, geometry_, panel.codes, strip, panel);
-    }
+    if (geometry_.group() != 0) decode(ops_, geometry_, panel.codes, strip, panel);
     return panel;
   }
   int64_t strip_bytes() const override {
@@ -78,6 +78,17 @@ class PackedSource final : public PanelSource {
   }
   const std::byte* stored(int64_t expert, int64_t index) const override {
     return weights_->impl().panel(expert, index).codes;
+  }
+  void announce_rows(int64_t expert, int64_t index) const override {
+    const Panel panel = weights_->impl().panel(expert, index);
+    const void* const rows[] = {panel.column_sums, panel.column_scales, panel.column_shift,
+                                panel.column_bias};
+    for (const void* row : rows) {
+      if (row == nullptr) continue;
+      for (int64_t at = 0; at < kRowBytes; at += static_cast<int64_t>(base::kCacheLine)) {
+        __builtin_prefetch(static_cast<const std::byte*>(row) + at);
+      }
+    }
   }
 
  private:

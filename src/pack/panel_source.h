@@ -15,7 +15,8 @@ namespace megamoe::pack {
 
 /// One panel ready for a tile function.
 struct Panel {
-  const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned
+  const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned; the stored panel
+                               ///< where the product decodes it range by range
   const int32_t* column_sums;  ///< [32], with groups [groups][32]; s8 family only, else null
   const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
   const float* column_shift;   ///< [32] in panel order, what int4 adds before the row scale, or null
@@ -53,6 +54,8 @@ struct Geometry {
     const bool integers = code == kernel::WeightCode::kE2M1 && family == kernel::Family::kS8;
     return integers ? kernel::kMxGroup : form.group;
   }
+  /// Codes whose product has no groups are decoded by who multiplies, a range of k at a time.
+  bool decoded_by_ranges() const { return code != kernel::WeightCode::kStrip && group() == 0; }
   /// Bytes of 32 floats for each group.
   int64_t group_rows_bytes() const {
     return group() == 0 ? 0 : kernel::groups_of(k, group()) * kernel::kPanelColumns * 4;
@@ -95,6 +98,8 @@ class PanelSource {
   /// that decode.
   virtual Panel panel(int64_t expert, int64_t index, std::byte* strip) const = 0;
   virtual int64_t strip_bytes() const = 0;
+  /// The panel will be read soon: brings in what lies beside its codes.
+  virtual void announce_rows(int64_t /*expert*/, int64_t /*index*/) const {}
   /// Address of the stored panel for prefetching, or null where panels are made on demand.
   virtual const std::byte* stored(int64_t expert, int64_t index) const = 0;
   /// Chooses the family that codes are decoded to, where there is a choice.

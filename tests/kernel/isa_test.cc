@@ -87,7 +87,8 @@ TEST(Isa, ChoiceByModel) {
   const uint32_t haswell = kCpuAvx2 | kCpuFma | kOsYmm;
   const uint32_t skylake = haswell | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
   const uint32_t cascade_lake = skylake | kCpuAvx512Vnni;
-  const uint32_t bf16 = cascade_lake | kCpuAvx512Bf16;
+  const uint32_t cooper_lake = cascade_lake | kCpuAvx512Bf16;
+  const uint32_t bf16 = cooper_lake | kCpuAvx512Vbmi;
   const auto cpu = [](const char* vendor, int family, uint32_t features) {
     Cpu c;
     std::strcpy(c.vendor, vendor);
@@ -107,6 +108,7 @@ TEST(Isa, ChoiceByModel) {
       {cpu("GenuineIntel", 6, skylake), Isa::kAvx512},
       {cpu("GenuineIntel", 6, skylake & ~kOsZmm), Isa::kAvx2},
       {cpu("GenuineIntel", 6, cascade_lake), Isa::kAvx512Vnni},
+      {cpu("GenuineIntel", 6, cooper_lake), Isa::kAvx512Vnni},
       {cpu("GenuineIntel", 6, bf16), Isa::kAvx512Vnni},
       {cpu("AuthenticAMD", 25, bf16), Isa::kAvx512Bf16},
       {cpu("AuthenticAMD", 26, bf16), Isa::kAvx512Bf16},
@@ -120,7 +122,7 @@ TEST(Isa, ChoiceByModel) {
     EXPECT_EQ(choice.isa, c.isa) << choice.reason;
     EXPECT_EQ(choice.reason.find(isa_name(c.isa)), 0u) << choice.reason;
   }
-  EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16");
+  EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16, AVX512_VBMI");
 }
 
 }  // namespace

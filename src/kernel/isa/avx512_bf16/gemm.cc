@@ -2,6 +2,8 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512_bf16/coded_tile.h"
+#include "kernel/isa/avx512_bf16/decode.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -13,6 +15,7 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 12;
+constexpr int kCodedRows = 4;  // more rows read a strip faster than they decode
 
 /// One line of assembly: with the intrinsic, g++ 12 at -O3 keeps the accumulators on the stack.
 [[gnu::always_inline]] inline void dot(__m512& sum, __m512i a, __m512i b) {
@@ -24,6 +27,7 @@ struct Bf16Sums {
   using Operand = int32_t;
   static constexpr int kColumns = kPanelColumns;
   static constexpr int kOperands = 1;
+  static constexpr int kRowCount = kRows;
   __m512 c[kRows][2];
 
   [[gnu::always_inline]] void start(const kernel::Tile&, int) {
@@ -38,7 +42,9 @@ struct Bf16Sums {
     }
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
-    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+    add(_mm512_load_si512(weights), _mm512_load_si512(weights + 16), a);
+  }
+  [[gnu::always_inline]] void add(__m512i w0, __m512i w1, const Operand* a) {
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const __m512i x = _mm512_set1_epi32(a[r]);
@@ -65,6 +71,11 @@ constinit const kernel::Gemm gemm_bf16 = {
     .packed_bytes = kernel::PackBf16Pairs<Level>::bytes,
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
+    .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
+    .coded_rows = kCodedRows,
+    .coded_tile = {nullptr, CodedTiles<E4M3Codes, Bf16Sums, kCodedRows>::run,
+                   CodedTiles<E5M2Codes, Bf16Sums, kCodedRows>::run,
+                   CodedTiles<E2M1Codes, Bf16Sums, kCodedRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512_vnni/decode.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -73,6 +74,7 @@ constinit const kernel::Gemm gemm_s8 = {
     .packed_bytes = kernel::PackS8AsU8<Level>::bytes,
     .pack_rows = kernel::PackS8AsU8<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
+    .decode = {nullptr, nullptr, nullptr, nullptr, decode_int4},
 };
 
 }  // namespace megamoe::isa_avx512_vnni

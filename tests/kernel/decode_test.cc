@@ -1,0 +1,193 @@
+// Stored panels to strips on every level against the definition of each code, for every range of k.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "format/float4_e2m1.h"
+#include "format/float8_e4m3.h"
+#include "format/float8_e5m2.h"
+#include "kernel/levels.h"
+
+namespace megamoe::kernel {
+namespace {
+
+constexpr int64_t kDepths[] = {1, 2, 31, 32, 33, 64, 100, 300};
+
+float value_of(WeightCode code, uint8_t bits) {
+  switch (code) {
+    case WeightCode::kE4M3:
+      return format::e4m3_to_float(bits);
+    case WeightCode::kE5M2:
+      return format::e5m2_to_float(bits);
+    default:
+      return format::e2m1_to_float(bits);
+  }
+}
+
+/// A stored panel of random codes under scales from [lowest, highest], and what it stands for.
+struct MxPanel {
+  MxPanel(WeightCode code, int64_t k, int lowest, int highest, uint32_t seed)
+      : code(code), stored(static_cast<size_t>(stored_panel_bytes(code, Family::kBf16, k))) {
+    std::mt19937 random(seed);
+    for (uint8_t& byte : stored) byte = static_cast<uint8_t>(random());
+    const int64_t groups = (k + kMxGroup - 1) / kMxGroup;
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int c = 0; c < kPanelColumns; ++c) {
+        group(g)[c] = static_cast<uint8_t>(
+            lowest + static_cast<int>(random() % static_cast<uint32_t>(highest - lowest + 1)));
+      }
+      if (code == WeightCode::kE2M1) continue;
+      // Codes past K are zero; those of whole pairs are decoded.
+      for (int64_t i = g * kMxGroup; i < (g + 1) * kMxGroup; ++i) {
+        if (i >= k) std::memset(group(g) + kPanelColumns * (1 + i % kMxGroup), 0, kPanelColumns);
+      }
+    }
+  }
+  uint8_t* group(int64_t g) {
+    const int64_t bits = code == WeightCode::kE2M1 ? 4 : 8;
+    return stored.data() + g * kPanelColumns * (1 + kMxGroup * bits / 8);
+  }
+  /// Rounded towards zero to bfloat16.
+  uint16_t expected(int64_t k, int column) {
+    uint8_t* const scales = group(k / kMxGroup);
+    const int64_t i = k % kMxGroup;
+    const uint8_t bits = code == WeightCode::kE2M1
+                             ? scales[kPanelColumns * (1 + i / 2) + column] >> (4 * (i % 2)) & 15
+                             : scales[kPanelColumns * (1 + i) + column];
+    const double scale = scales[column] == 255 ? NAN : std::ldexp(1.0, scales[column] - 127);
+    return static_cast<uint16_t>(
+        __builtin_bit_cast(uint32_t, static_cast<float>(value_of(code, bits) * scale)) >> 16);
+  }
+
+  WeightCode code;
+  std::vector<uint8_t> stored;
+};
+
+class DecodeTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override { SKIP_UNLESS_RUNNABLE(GetParam()); }
+};
+
+TEST_P(DecodeTest, MxCodesTimesScales) {
+  constexpr struct {
+    int lowest, highest;
+  } kScales[] = {{120, 134}, {0, 255}, {17, 239}, {0, 20}, {235, 255}};
+  for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
+    const DecodeFunction decode = decoder_for(Family::kBf16, code, GetParam());
+    for (int64_t k : kDepths) {
+      for (const auto& scales : kScales) {
+        MxPanel panel(code, k, scales.lowest, scales.highest, static_cast<uint32_t>(k));
+        for (int64_t begin = 0; begin < k; begin += kRangeStep) {
+          for (int64_t count : {kRangeStep, k - begin}) {
+            if (begin + count > k) continue;
+            Guarded<uint16_t> strip(static_cast<size_t>(panel_bytes(Family::kBf16, count)) / 2);
+            DecodePanel range{panel.stored.data(), count, strip.data()};
+            range.k_begin = begin;
+            decode(range);
+            ASSERT_TRUE(strip.intact());
+            for (int64_t i = 0; i < count; ++i) {
+              for (int c = 0; c < kPanelColumns; ++c) {
+                const uint16_t got = strip[static_cast<size_t>((i / 2 * kPanelColumns + c) * 2 + i % 2)];
+                const uint16_t want = panel.expected(begin + i, c);
+                const bool both_nan = (got & 0x7fff) > 0x7f80 && (want & 0x7fff) > 0x7f80;
+                ASSERT_TRUE(both_nan || got == want)
+                    << "code " << static_cast<int>(code) << " k " << begin + i << " of " << k << " column "
+                    << c << ": " << std::hex << got << ", expected " << want;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Few rows straight from the codes have the bits of a strip.
+TEST_P(DecodeTest, CodedTilesEqualStrips) {
+  const Gemm& gemm = gemm_for(Family::kBf16, GetParam());
+  if (gemm.coded_rows == 0) GTEST_SKIP() << gemm.name << " has no coded tiles";
+  for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
+    for (int64_t k : kDepths) {
+      for (int lowest : {0, 120}) {
+        MxPanel panel(code, k, lowest, lowest == 0 ? 255 : 134, static_cast<uint32_t>(k));
+        Guarded<uint16_t> strip(static_cast<size_t>(panel_bytes(Family::kBf16, k)) / 2);
+        decoder_for(Family::kBf16, code, GetParam())({panel.stored.data(), k, strip.data()});
+        for (int rows = 1; rows <= gemm.coded_rows; ++rows) {
+          std::mt19937 random(static_cast<uint32_t>(rows));
+          std::vector<uint16_t> a(static_cast<size_t>(rows * k));
+          for (uint16_t& x : a) x = static_cast<uint16_t>(0x3f00 + random() % 256);
+          Guarded<uint16_t> packed(gemm.packed_bytes(rows, k) / 2);
+          gemm.pack_rows({a.data(), static_cast<ptrdiff_t>(2 * k), rows, k, packed.data()});
+          Guarded<uint32_t> want(static_cast<size_t>(rows) * kPanelColumns);
+          Guarded<uint32_t> got(static_cast<size_t>(rows) * kPanelColumns);
+          Tile tile{};
+          tile.a = packed.data();
+          tile.rows = rows;
+          tile.k = k;
+          tile.panel = strip.data();
+          tile.c = want.data();
+          gemm.tile(tile);
+          tile.panel = panel.stored.data();
+          tile.c = got.data();
+          gemm.coded_tile[static_cast<int>(code)](tile);
+          ASSERT_TRUE(got.intact());
+          for (size_t i = 0; i < static_cast<size_t>(rows) * kPanelColumns; ++i) {
+            const bool both_nan = std::isnan(__builtin_bit_cast(float, want[i])) &&
+                                  std::isnan(__builtin_bit_cast(float, got[i]));
+            ASSERT_TRUE(both_nan || want[i] == got[i])
+                << "code " << static_cast<int>(code) << " rows " << rows << " k " << k << " element " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DecodeTest, Int4CodesAsBytes) {
+  const DecodeFunction decode = decoder_for(Family::kS8, WeightCode::kInt4, GetParam());
+  for (int64_t k : kDepths) {
+    std::mt19937 random(static_cast<uint32_t>(k));
+    std::vector<uint16_t> stored(static_cast<size_t>(stored_panel_bytes(WeightCode::kInt4, Family::kS8, k)) /
+                                 2);
+    for (uint16_t& four : stored) four = static_cast<uint16_t>(random());
+    for (int64_t begin = 0; begin < k; begin += kRangeStep) {
+      const int64_t count = std::min(4 * kRangeStep, k - begin);
+      Guarded<int8_t> strip(static_cast<size_t>(panel_bytes(Family::kS8, count)));
+      DecodePanel range{stored.data(), count, strip.data()};
+      range.k_begin = begin;
+      decode(range);
+      ASSERT_TRUE(strip.intact());
+      for (int64_t i = 0; i < count; ++i) {
+        for (int c = 0; c < kPanelColumns; ++c) {
+          const int code =
+              stored[static_cast<size_t>((begin + i) / 4 * kPanelColumns + c)] >> (4 * (i % 4)) & 15;
+          ASSERT_EQ(strip[static_cast<size_t>((i / 4 * kPanelColumns + c) * 4 + i % 4)],
+                    code > 7 ? code - 16 : code)
+              << "k " << begin + i << " column " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(Decode, LevelsUseTheirOwnWay) {
+  const auto rows = [](Family family, WeightCode code) {
+    return row_ops_for(Isa::kAvx512).decode[static_cast<int>(family)][static_cast<int>(code)];
+  };
+  for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
+    EXPECT_EQ(decoder_for(Family::kBf16, code, Isa::kAvx512Vnni), rows(Family::kBf16, code));
+    EXPECT_NE(decoder_for(Family::kBf16, code, Isa::kAvx512Bf16), rows(Family::kBf16, code));
+  }
+  EXPECT_NE(decoder_for(Family::kS8, WeightCode::kInt4, Isa::kAvx512Vnni),
+            rows(Family::kS8, WeightCode::kInt4));
+  EXPECT_EQ(decoder_for(Family::kBf16, WeightCode::kStrip, Isa::kAvx512Bf16), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, DecodeTest,
+                         testing::Values(Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni,
+                                         Isa::kAvx512Bf16),
+                         [](const auto& info) { return std::string(isa_name(info.param)); });
+
+}  // namespace
+}  // namespace megamoe::kernel
