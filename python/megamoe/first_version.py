@@ -136,6 +136,5 @@ def _check_global_bs(context: SymmBuffer, global_bs: int) -> None:
     most = context.num_max_tokens_per_rank * context.ep_world_size
     if global_bs not in (0, most):
         invalid_value(
-            f"global_bs = {global_bs}: expected 0 or {most}, {context.num_max_tokens_per_rank} tokens on each "
-            f"of the {context.ep_world_size} ranks of context"
+            f"global_bs = {global_bs}: expected 0 or {most}, the most tokens of all ranks of context"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _core, settings, tensors
@@ -37,12 +37,12 @@ def mega_moe(
     activation_params: dict[str, float] | None = None,
     weight1_type: Any = None,
     weight2_type: Any = None,
-    shared_l1_weights: Sequence[Any] | None = None,
-    shared_l2_weights: Sequence[Any] | None = None,
-    shared_l1_weights_sf: Sequence[Any] | None = None,
-    shared_l2_weights_sf: Sequence[Any] | None = None,
-    shared_l1_bias: Sequence[Any] | None = None,
-    shared_l2_bias: Sequence[Any] | None = None,
+    shared_l1_weights: Any = None,
+    shared_l2_weights: Any = None,
+    shared_l1_weights_sf: Any = None,
+    shared_l2_weights_sf: Any = None,
+    shared_l1_bias: Any = None,
+    shared_l2_bias: Any = None,
     scales: Any = None,
     shared_expert_quant_out_dtype: Any = None,
     shared_weight1_type: Any = None,

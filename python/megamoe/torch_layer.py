@@ -27,8 +27,8 @@ _SCHEMA = (
     + "".join(_LAYER_SCHEMA.format(*layer) + ", " for layer in _LAYERS)
     + "bool transpose_weight1=False, bool transpose_weight2=False, int weight1_interleave=0, "
     "Tensor? x_active_mask=None, Tensor? scales=None, str? shared_expert_quant_out_dtype=None, "
-    "str activation='swiglu', float? activation_clamp=None, float? alpha=None, float? beta=None, float? linear_beta=None, "
-    "int? combine_comm_mode=None) -> (Tensor, Tensor)"
+    "str activation='swiglu', float? activation_clamp=None, float? alpha=None, float? beta=None, "
+    "float? linear_beta=None, int? combine_comm_mode=None) -> (Tensor, Tensor)"
 )
 # torch does not pass trailing arguments that have their default.
 _DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None)
