@@ -128,8 +128,9 @@ std::string when_text(const Limit& limit) {
   for (const Condition& condition : limit.when) {
     if (!condition.used) continue;
     const ParameterKind kind = parameter_info(condition.parameter).kind;
-    text += (text.empty() ? "" : " and ") + parameter_text(condition.parameter);
-    if (kind != ParameterKind::kSwitch) text += " " + set_text(kind, condition.values);
+    text += text.empty() ? "" : " and ";
+    text += parameter_text(condition.parameter);
+    if (kind != ParameterKind::kSwitch) text.append(" ").append(set_text(kind, condition.values));
   }
   return text;
 }
