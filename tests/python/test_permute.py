@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import megamoe
 from megamoe import ops
 from routing_inputs import TYPES, bits, ids, spread, to_torch, tokens
 
@@ -53,6 +54,22 @@ def test_quantised_permute_is_that_of_init_routing(mode):
             np.testing.assert_array_equal(bits(mine), bits(other))
     meta = torch.ops.megamoe.moe_token_permute(to_torch(x).to("meta"), to_torch(idx), quant_mode=mode)
     assert [(t.shape, t.dtype) for t in meta] == [(t.shape, t.dtype) for t in got]
+
+
+@pytest.mark.parametrize("mode, rule", [(2, "mx_floor_e5m2"), (3, "mx_floor_e4m3")])
+def test_older_mx_scale_by_name(mode, rule):
+    x, idx = tokens(6, 70, "bfloat16"), ids(6, 2, 4)
+    codes, index, scales = ops.moe_token_permute(x, idx, quant_mode=mode, mx_scale="floor")
+    wanted_codes, wanted_scales = megamoe.quantise(rule, x[np.argsort(idx.reshape(-1), kind="stable") // 2])
+    np.testing.assert_array_equal(bits(codes), bits(wanted_codes))
+    np.testing.assert_array_equal(scales[:, :3], wanted_scales)
+    by_torch = ops.moe_token_permute(to_torch(x), to_torch(idx), quant_mode=mode, mx_scale="floor")
+    np.testing.assert_array_equal(bits(by_torch[0]), bits(codes))
+    newer = ops.moe_token_permute(x, idx, quant_mode=mode)
+    assert (scales != newer[2]).any()
+    for other in (-1, 9):  # modes that have one rule only
+        with pytest.raises(ValueError, match="mx_scale = floor"):
+            ops.moe_token_permute(x, idx, quant_mode=other, mx_scale="floor")
 
 
 @pytest.mark.parametrize("rows", [None, 19])
