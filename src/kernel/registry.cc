@@ -97,6 +97,10 @@ const Gemm& group_gemm_for(Family family, Isa isa) {
   return highest(kGroupGemms, family, isa);
 }
 
+Family e2m1_family(Isa isa) {
+  return isa >= Isa::kAvx512 ? Family::kS8 : Family::kBf16;
+}
+
 const RowOps& row_ops_for(Isa isa) {
   const RowOps* best = kRowOps[0];
   for (const RowOps* ops : kRowOps) {

@@ -19,6 +19,9 @@ std::span<const RowOps* const> all_row_ops();
 /// (self_check.h).
 const Gemm& gemm_for(Family family, Isa isa);
 const Gemm& group_gemm_for(Family family, Isa isa);
+/// The family in which a level multiplies E2M1 by E2M1 faster: both are exact inside a group. Measured; one
+/// choice per level, so that a row has the same bits in any batch.
+Family e2m1_family(Isa isa);
 const RowOps& row_ops_for(Isa isa);
 
 /// From stored panels of a code to strips of a family; null where there is nothing to decode.

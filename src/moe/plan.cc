@@ -90,6 +90,8 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
 }
 
 void bind_kernel(kernel::Family family, Isa isa, LinearPlan& linear) {
+  const bool e2m1 = linear.geometry().code == kernel::WeightCode::kE2M1;
+  if (e2m1 && family == kernel::Family::kS8) family = kernel::e2m1_family(isa);
   linear.source->decode_to(family);
   const pack::Geometry& g = linear.geometry();
   linear.gemm = g.group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);

@@ -276,6 +276,20 @@ TEST_P(Fused, LeavesOutTheStagesThatAreNotKept) {
   EXPECT_EQ(got->linear2.size(), 10u * 64);
 }
 
+TEST(Fused, MultipliesE2M1AsIntegersFromAvx512On) {
+  TestLayer layer({64, 32, 4, 2, "A4W4-FP", "swiglu"}, 1);
+  for (const Isa isa : test::runnable_levels()) {
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(4), test::options(1, isa));
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe);
+    const std::string text = (*moe)->describe();
+    const char* first = isa >= Isa::kAvx512 ? "Linear1 kernel: s8_groups" : "Linear1 kernel: bf16";
+    EXPECT_NE(text.find(first), std::string::npos) << text;
+    EXPECT_NE(text.find("Linear2 kernel: bf16"), std::string::npos) << text;
+  }
+}
+
 TEST(Fused, DescribesTheKernelsThatRun) {
   TestLayer layer({64, 32, 4, 2, "A8W8-INT", "swiglu"}, 1);
   for (const Isa isa : test::runnable_levels()) {
