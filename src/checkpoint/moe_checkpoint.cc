@@ -123,6 +123,38 @@ Result<MoeConfig> read_config(const std::string& path) {
   return config;
 }
 
+constexpr const char* kBlockScales = "_scale_inv";
+constexpr int64_t kBlock = 128;
+
+int64_t blocks_of(int64_t length) {
+  return (length + kBlock - 1) / kBlock;
+}
+
+/// Scales of the blocks of weight `name` (rows, columns).
+Result<TensorView> block_scales(const TensorSet& tensors, const std::string& name, int64_t rows,
+                                int64_t columns) {
+  const std::string scale_name = name + kBlockScales;
+  auto scales = tensors.find(scale_name);
+  if (!scales) return scales.status();
+  if (scales->dtype != DType::kFloat32) {
+    return Status(Code::kDataLoss,
+                  "tensor '" + scale_name + "' has type " + dtype_name(scales->dtype) + ": expected float32");
+  }
+  if (!has_shape(*scales, {blocks_of(rows), blocks_of(columns)})) {
+    return wrong_shape(scale_name, *scales, shape_text({blocks_of(rows), blocks_of(columns)}));
+  }
+  return *scales;
+}
+
+Status append_scales(const TensorSet& tensors, const std::string& name, int64_t rows, int64_t columns,
+                     std::vector<float>& out) {
+  auto scales = block_scales(tensors, name, rows, columns);
+  if (!scales) return scales.status();
+  const auto* const values = static_cast<const float*>(scales->data);
+  out.insert(out.end(), values, values + scales->elements());
+  return Status::ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MoeCheckpoint>> MoeCheckpoint::open(const std::string& path) {
@@ -189,6 +221,8 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
         return layer;
       }
       layer.weight1.k_last = layer.weight2.k_last = true;
+      const bool blocks = tensors_->has(prefix + fill(scheme.gate, index, 0) + kBlockScales);
+      if (blocks) layer.weight1.scale_group = layer.weight2.scale_group = kBlock;
       for (int64_t e = 0; e < experts; ++e) {
         const struct {
           const char* pattern;
@@ -206,6 +240,19 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
           }
           part.list.push_back(*tensor);
         }
+        if (!blocks) continue;
+        std::vector<float> scales;  // gate, then up
+        for (const char* pattern : {scheme.gate, scheme.up}) {
+          MEGAMOE_RETURN_IF_ERROR(
+              append_scales(*tensors_, prefix + fill(pattern, index, e), width, hidden, scales));
+        }
+        const std::lock_guard lock(joined_mutex_);
+        joined_.push_back(std::move(scales));
+        layer.weight1.scale.push_back(
+            TensorView(joined_.back().data(), DType::kFloat32, {2 * blocks_of(width), blocks_of(hidden)}));
+        auto down = block_scales(*tensors_, prefix + fill(scheme.down, index, e), hidden, width);
+        if (!down) return down.status();
+        layer.weight2.scale.push_back(*down);
       }
       return layer;
     }

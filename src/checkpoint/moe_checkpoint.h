@@ -1,7 +1,9 @@
 // The mixture-of-experts layers of a Hugging Face checkpoint, as views of its files.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,7 +38,9 @@ class MoeCheckpoint {
   const MoeConfig& config() const { return config_; }
   /// Numbers of the layers that have experts, ascending.
   const std::vector<int64_t>& layers() const { return layers_; }
-  /// Views of a layer, valid as long as this object; every shape is checked against config.json.
+  /// Views of a layer, valid as long as this object; every shape is checked against
+  /// config.json. float8_e4m3fn weights come with the scales of their 128 x 128 blocks, tensors
+  /// `..._scale_inv`.
   Result<MoeLayer> layer(int64_t index) const;
   const TensorSet& tensors() const { return *tensors_; }
 
@@ -44,6 +48,9 @@ class MoeCheckpoint {
   MoeConfig config_;
   std::unique_ptr<TensorSet> tensors_;
   std::vector<int64_t> layers_;
+  /// Scales that stand in several tensors, joined.
+  mutable std::mutex joined_mutex_;
+  mutable std::deque<std::vector<float>> joined_;
 };
 
 /// Experts [begin, begin + count) of a layer's weights.

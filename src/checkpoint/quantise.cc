@@ -151,4 +151,46 @@ Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& we
   return result;
 }
 
+Result<std::unique_ptr<QuantisedLinear>> quantise_int4_groups(const LinearWeights& weights, int64_t group) {
+  Result<Source> source = check(weights);
+  if (!source) return source.status();
+  const int64_t experts = source->experts, channels = source->channels, k = source->k;
+  if (group != 32 && group != 64 && group != 128) {
+    return invalid("group = " + std::to_string(group) + ": expected 32, 64 or 128");
+  }
+  if (k % 2 != 0) {
+    return invalid("weights have a reduction of " + std::to_string(k) + ": expected an even one with int4");
+  }
+  const int64_t groups = (k + group - 1) / group;
+  auto result = std::make_unique<QuantisedLinear>();
+  auto codes = reserve(result->codes_, experts * channels * k / 2, /*huge=*/true);
+  if (!codes) return codes.status();
+  const int64_t scale_bytes = experts * channels * groups * static_cast<int64_t>(sizeof(float));
+  auto scales = reserve(result->scales_, scale_bytes, /*huge=*/false);
+  if (!scales) return scales.status();
+  for (const Source::Part& part : source->parts) {
+    for (int64_t e = 0; e < experts; ++e) {
+      const TensorView rows = source->matrix(part, e);
+      const int64_t channel = e * channels + part.first_channel;
+      for (int64_t g = 0; g < groups; ++g) {
+        TensorView x = rows;
+        x.data = static_cast<const uint16_t*>(rows.data) + g * group * rows.strides[1];
+        x.shape[1] = std::min(group, k - g * group);
+        TensorRef code_rows(*codes + (channel * k + g * group) / 2, DType::kInt4, {x.shape[0], x.shape[1]});
+        code_rows.strides[0] = k;
+        TensorRef scale_rows(reinterpret_cast<float*>(*scales) + channel * groups + g, DType::kFloat32,
+                             {x.shape[0]});
+        scale_rows.strides[0] = groups;
+        MEGAMOE_RETURN_IF_ERROR(quantise("int4_dynamic", x, code_rows, scale_rows));
+      }
+    }
+  }
+  LinearWeights& view = result->weights_;
+  view.k_last = true;
+  view.scale_group = group;
+  view.weight = {TensorView(*codes, DType::kInt4, {experts, channels, k})};
+  view.scale = {TensorView(*scales, DType::kFloat32, {experts, channels, groups})};
+  return result;
+}
+
 }  // namespace megamoe::checkpoint

@@ -18,6 +18,8 @@ class QuantisedLinear {
  private:
   friend Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights,
                                                                   std::string_view rule);
+  friend Result<std::unique_ptr<QuantisedLinear>> quantise_int4_groups(const LinearWeights& weights,
+                                                                       int64_t group);
   base::Pages codes_, scales_, biases_;
   LinearWeights weights_;
 };
@@ -26,5 +28,9 @@ class QuantisedLinear {
 /// E8M0 scales. Weights are bfloat16 ND; gate and up may be separate tensors, the result has them side by
 /// side. int4 weights come with the compensation bias of A8W4-INT, 8 * sum of the codes * scale.
 Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights, std::string_view rule);
+
+/// The same with the rule int4_dynamic for each `group` k of a channel: scale_group weights, scales (E, N,
+/// ceil(K / group)) float32, no zero points.
+Result<std::unique_ptr<QuantisedLinear>> quantise_int4_groups(const LinearWeights& weights, int64_t group);
 
 }  // namespace megamoe::checkpoint

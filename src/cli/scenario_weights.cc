@@ -27,6 +27,20 @@ constexpr struct {
 /// Rounding a float sum to bfloat16 may give another code now and then; exact sums do not.
 constexpr double kRoundedBound = 2e-3, kExactBound = 1e-3;
 
+/// int4 with a scale for every 128 k, the usual choice of checkpoints.
+Result<ScenarioJob> with_groups(ScenarioJob result) {
+  constexpr int64_t kGroup = 128;
+  LayerJob& job = result.job;
+  for (LinearWeights* weights : {&job.weight1, &job.weight2, &job.shared_weight1, &job.shared_weight2}) {
+    if (weights->weight.empty()) continue;
+    auto made = checkpoint::quantise_int4_groups(*weights, kGroup);
+    if (!made) return made.status();
+    *weights = (*made)->weights();
+    result.converted.push_back(std::move(*made));
+  }
+  return result;
+}
+
 }  // namespace
 
 Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names) {
@@ -52,6 +66,7 @@ Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scen
   job = bf16;
   job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
   job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  if (scenario.weight_scales == pack::ScaleKind::kGroups) return with_groups(std::move(result));
   const auto* row =
       std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {
         return conversion.weight == scenario.weight && !pack::is_grouped(scenario.weight_scales);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
 #include <vector>
 
 #include "checkpoint/scratch.h"
@@ -177,6 +178,65 @@ TEST(ExpertRange, CutsEveryListAndKeepsTheRest) {
   EXPECT_EQ(part.zero[0].data, memory + 2 * 16);
   EXPECT_EQ(part.scale_group, 32);
   EXPECT_EQ(part.interleave, 4);
+}
+
+// FP8 weights with the scales of their blocks, gate before up in the scales of Linear1.
+TEST(MoeCheckpoint, BlockScales) {
+  constexpr const char* kWide =
+      R"({"model_type": "deepseek_v3", "num_hidden_layers": 1, "hidden_size": 200, "moe_intermediate_size": 130,
+          "n_routed_experts": 2, "num_experts_per_tok": 1, "hidden_act": "silu"})";
+  const std::vector<uint8_t> codes(200 * 130, 0x38);
+  std::vector<std::vector<float>> scales;
+  Builder builder;
+  builder.add("model.layers.0.mlp.gate.weight", {2, 200});
+  for (int e = 0; e < 2; ++e) {
+    const std::string expert = "model.layers.0.mlp.experts." + std::to_string(e);
+    for (const auto& [name, rows, columns] : {std::tuple{".gate_proj.weight", 130, 200},
+                                              {".up_proj.weight", 130, 200},
+                                              {".down_proj.weight", 200, 130}}) {
+      builder.tensors.emplace_back(expert + name,
+                                   TensorView(codes.data(), DType::kFloat8E4M3, {rows, columns}));
+      scales.push_back({});
+      for (int i = 0; i < 4; ++i)
+        scales.back().push_back(static_cast<float>(10 * scales.size()) + static_cast<float>(i));
+    }
+  }
+  size_t next = 0;
+  for (int e = 0; e < 2; ++e) {
+    for (const char* name : {".gate_proj", ".up_proj", ".down_proj"}) {
+      builder.tensors.emplace_back(
+          "model.layers.0.mlp.experts." + std::to_string(e) + name + ".weight_scale_inv",
+          TensorView(scales[next++].data(), DType::kFloat32, {2, 2}));
+    }
+  }
+  Scratch scratch;
+  builder.write(scratch, kWide);
+  auto model = MoeCheckpoint::open(scratch.path());
+  ASSERT_TRUE(model) << model.status().message();
+  auto layer = (*model)->layer(0);
+  ASSERT_TRUE(layer) << layer.status().message();
+  EXPECT_EQ(layer->weight1.scale_group, 128);
+  ASSERT_EQ(layer->weight1.scale.size(), 2u);
+  const TensorView& second = layer->weight1.scale[1];
+  EXPECT_EQ(second.shape_text(), "(4, 2)");
+  const auto* values = static_cast<const float*>(second.data);
+  EXPECT_EQ(std::vector<float>(values, values + 8), (std::vector<float>{40, 41, 42, 43, 50, 51, 52, 53}));
+  EXPECT_EQ(*static_cast<const float*>(layer->weight2.scale[0].data), 30);
+  EXPECT_TRUE(PackedWeights::pack_linear1(layer->weight1));
+  EXPECT_TRUE(PackedWeights::pack_linear2(layer->weight2));
+  const LinearWeights last = expert_range(layer->weight1, 1, 1);
+  EXPECT_EQ(last.scale_group, 128);
+  EXPECT_EQ(*static_cast<const float*>(last.scale[0].data), 40);
+
+  builder.tensors.back().second = TensorView(scales[0].data(), DType::kFloat32, {2, 1});
+  builder.write(scratch, kWide);
+  model = MoeCheckpoint::open(scratch.path());
+  ASSERT_TRUE(model);
+  layer = (*model)->layer(0);
+  ASSERT_FALSE(layer);
+  EXPECT_EQ(
+      layer.status().message(),
+      "tensor 'model.layers.0.mlp.experts.1.down_proj.weight_scale_inv' has shape (2, 1): expected (2, 2)");
 }
 
 }  // namespace

@@ -198,5 +198,31 @@ TEST(Quantise, Refuses) {
   EXPECT_EQ(quantise_linear(weights, "int8_per_token").status().code(), Code::kInvalidType);
 }
 
+// Each group of a channel is a row of the rule: its largest weight is code 7 or -7 of its own scale.
+TEST(QuantiseInt4Groups, EachGroupHasItsScale) {
+  constexpr int64_t kDepth = 72, kChannels = 3;  // groups of 32, 32 and 8
+  std::vector<uint16_t> values;
+  for (int64_t i = 0; i < kChannels * kDepth; ++i) {
+    const float size = static_cast<float>(1 + i % kDepth / 32);
+    values.push_back(format::bf16_from_float(i % 2 == 0 ? size : -size / 2));
+  }
+  LinearWeights weights;
+  weights.k_last = true;
+  weights.weight = {TensorView(values.data(), DType::kBFloat16, {1, kChannels, kDepth})};
+  auto made = quantise_int4_groups(weights, 32);
+  ASSERT_TRUE(made) << made.status().message();
+  const LinearWeights& result = (*made)->weights();
+  EXPECT_EQ(result.scale_group, 32);
+  ASSERT_EQ(result.scale[0].shape_text(), "(1, 3, 3)");
+  const auto* scales = static_cast<const float*>(result.scale[0].data);
+  const auto* codes = static_cast<const uint8_t*>(result.weight[0].data);
+  for (int64_t c = 0; c < kChannels; ++c) {
+    for (int64_t g = 0; g < 3; ++g) EXPECT_FLOAT_EQ(scales[c * 3 + g], static_cast<float>(1 + g) / 7);
+    for (int64_t k = 0; k < kDepth; k += 2) EXPECT_EQ(codes[(c * kDepth + k) / 2], 0xc7) << k;  // 7 and -4
+  }
+  EXPECT_EQ(quantise_int4_groups(weights, 40).status().message(),
+            "quantise: group = 40: expected 32, 64 or 128");
+}
+
 }  // namespace
 }  // namespace megamoe::checkpoint
