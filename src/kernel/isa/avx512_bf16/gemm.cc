@@ -15,7 +15,7 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 12;
-constexpr int kCodedRows = 4;  // more rows read a strip faster than they decode
+constexpr int kCodedRows = 6;  // more do not leave registers for the tables
 
 /// One line of assembly: with the intrinsic, g++ 12 at -O3 keeps the accumulators on the stack.
 [[gnu::always_inline]] inline void dot(__m512& sum, __m512i a, __m512i b) {
