@@ -15,7 +15,7 @@ _MX_TYPES = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1")
 _CARRIED_TYPES = (*_MX_TYPES, "int4")  # types that bytes carry
 _WEIGHT_TYPES = ("bfloat16", "int8", "int32", *_MX_TYPES)
 # The documents keep the float32 bits of a scale in the low half of 64 bits; int64 carries the same bits.
-_SCALE_TYPES = ("uint64", "float32", "int64", "float8_e8m0", "uint8")
+_SCALE_TYPES = ("uint64", "float32", "int64", "float8_e8m0", "uint8", "float16", "bfloat16")
 _SCALES_STAND_FOR = {"int64": "uint64", "uint8": "float8_e8m0"}
 
 
@@ -113,6 +113,10 @@ def _read_bias(name: str, value: Any) -> Any:
     return tensors.read(name, value, ("float32",))
 
 
+def _read_zero(name: str, value: Any) -> Any:
+    return tensors.read(name, value, ("int8",))
+
+
 def _identity(value: Any) -> Any:
     """A key that is equal for the same arrays in the same memory."""
     if value is None:
@@ -137,6 +141,8 @@ class LinearArguments(NamedTuple):
     type: Any
     transposed: Any
     interleave: Any = 0  # of Linear1
+    zero: Any = None
+    scale_group: Any = 0
 
     def name(self, of: str) -> str:
         """Name of the argument that holds the "weights", "weights_sf" or "bias"."""
@@ -181,7 +187,9 @@ class LinearArguments(NamedTuple):
         scale_views = _each(scales, self.scales, _read_scale)
         bias_views = _each(bias, self.bias, _read_bias)
         k_last = any(kind in _MX_TYPES for kind in types) != self._swapped()
-        return _core.RawWeights(views, scale_views, bias_views, k_last, self._order())
+        zero_views = _each(f"l{self.index}_zero", self.zero, _read_zero)
+        group = settings.integer("scale_group", self.scale_group)
+        return _core.RawWeights(views, scale_views, bias_views, zero_views, k_last, self._order(), group)
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
         invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")
@@ -222,6 +230,9 @@ def pack_weights(
     gated: bool = True,
     transposed: bool = False,
     weight1_interleave: int = 0,
+    scale_group: int = 0,
+    l1_zero: Any = None,
+    l2_zero: Any = None,
     threads: int = 0,
 ) -> PackedLayer:
     """Brings the weights of one layer into the order the kernels read; routed and shared experts alike.
@@ -241,6 +252,11 @@ def pack_weights(
         transposed: the last two dimensions are swapped: bfloat16 and integer weights (E, N, K), as in
             PyTorch's nn.Linear, MX weights (E, K, N).
         weight1_interleave: order of the outputs of Linear1, see `mega_moe`.
+        scale_group: length of the reduction that shares a scale, scales float32, float16 or bfloat16. 32, 64
+            or 128 with int4: scales (E, N, ceil(K / scale_group)). 128 with float8_e4m3fn: a scale for each
+            128 x 128 block, (E, ceil(N / 128), ceil(K / 128)). 0 = as `mega_moe` has them.
+        l1_zero, l2_zero: int4 with scale_group: int8 zero points, shaped as the scales; a weight is scale *
+            (code - zero).
         threads: threads to pack with; 0 = all cores.
 
     Returns:
@@ -253,8 +269,12 @@ def pack_weights(
     gated = settings.flag("gated", gated)
     transposed = settings.flag("transposed", transposed)
     count = settings.integer("threads", threads)
-    first = LinearArguments("", 1, l1, l1_sf, l1_bias, weight1_type, transposed, weight1_interleave)
-    second = LinearArguments("", 2, l2, l2_sf, l2_bias, weight2_type, transposed)
+    first = LinearArguments(
+        "", 1, l1, l1_sf, l1_bias, weight1_type, transposed, weight1_interleave, l1_zero, scale_group
+    )
+    second = LinearArguments(
+        "", 2, l2, l2_sf, l2_bias, weight2_type, transposed, zero=l2_zero, scale_group=scale_group
+    )
     for given in (first, second):
         if isinstance(given.weights, PackedWeights):
             invalid_type(f"{given.name('weights')} = PackedWeights: expected weights that are not packed")

@@ -435,3 +435,48 @@ def test_profiles():
         assert buffer.ccl_buffer_size == needed
     with pytest.raises(ValueError, match=f"ccl_buffer_size = {needed - 1}: .*{needed}"):
         LAYER.buffer(ccl_buffer_size=needed - 1)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])
+def test_groups_and_blocks_of_packed_weights(kind):
+    """Weights whose groups have equal scales give what one bfloat16 weight per code gives."""
+    rng = np.random.default_rng(21)
+    base = Layer("float8_e4m3fn", "float8_e4m3fn", seed=22)
+    tokens = dict(x=base.x, topk_ids=base.ids, topk_weights=base.router)
+    codes = [rng.integers(-8, 8, (EXPERTS, *shape)) for shape in ((HIDDEN, 2 * INTER), (INTER, HIDDEN))]
+    nibbles = [(c[..., ::2] & 15 | (c[..., 1::2] & 15) << 4).astype(np.uint8) for c in codes]
+    zeros = [np.full((EXPERTS, c.shape[2], c.shape[1] // 32), 3, np.int8) for c in codes]
+    scales = [np.full(z.shape, 2.0**-5, kind) for z in zeros]
+    plain = [((c - 3) * 2.0**-5).astype(np.float32).astype(BF16) for c in codes]
+    made = megamoe.pack_weights(
+        *nibbles,
+        l1_sf=scales[0],
+        l2_sf=scales[1],
+        weight1_type="int4",
+        weight2_type="int4",
+        scale_group=32,
+        l1_zero=zeros[0],
+        l2_zero=zeros[1],
+    )
+    blocks = megamoe.pack_weights(
+        base.l1,
+        base.l2,
+        l1_sf=np.full((EXPERTS, 1, 1), 0.25, kind),
+        l2_sf=np.full((EXPERTS, 1, 1), 0.25, kind),
+        scale_group=128,
+    )
+    eighths = [
+        (codes.astype(np.float32) * 0.25).astype(BF16).swapaxes(1, 2) for codes in (base.l1, base.l2)
+    ]
+    with base.buffer(dispatch_quant_mode=0, dispatch_quant_out_dtype=None) as buffer:
+        for packed, weights in ((made, plain), (blocks, eighths)):
+            pair = dict(l1_weights=packed.l1, l2_weights=packed.l2)
+            y, _ = megamoe.mega_moe(sym_buffer=buffer, **tokens, **pair)
+            pair = dict(l1_weights=weights[0], l2_weights=weights[1])
+            expected, _ = megamoe.mega_moe(sym_buffer=buffer, **tokens, **pair)
+            y, expected = y.astype(np.float32), expected.astype(np.float32)
+            assert np.linalg.norm(y - expected) < 5e-3 * np.linalg.norm(expected)
+    with pytest.raises(TypeError, match="^l1_zero = float32: expected int8"):
+        megamoe.pack_weights(*nibbles, l1_zero=scales[0].astype(np.float32), weight1_type="int4")
+    with pytest.raises(TypeError, match="^scale_group = '32'"):
+        megamoe.pack_weights(base.l1, base.l2, scale_group="32")
