@@ -11,6 +11,7 @@ import megamoe
 from megamoe import ops
 from routing_inputs import ids, to_torch
 
+megamoe.register_torch_ops()  # another file may have imported megamoe before torch
 X = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
 IDX = to_torch(ids(6, 2, 4))
 INDEX = torch.argsort(torch.argsort(IDX.reshape(-1), stable=True)).int()
