@@ -21,6 +21,10 @@ struct ByteCodes {
                                                  typename V::Int odd) {
     V::Int::store_byte_pairs(static_cast<uint8_t*>(row) + i, even, odd);
   }
+  template <class Words>
+  [[gnu::always_inline]] static void store_words(void* row, int64_t i, Words codes) {
+    Words::store_bytes(static_cast<uint8_t*>(row) + i, codes);
+  }
   template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
     const uint8_t* const p = static_cast<const uint8_t*>(row) + i;
@@ -40,6 +44,10 @@ struct NibbleCodes {
   [[gnu::always_inline]] static void store_pairs(void* row, int64_t i, typename V::Int even,
                                                  typename V::Int odd) {
     V::Int::store_nibble_pairs(static_cast<uint8_t*>(row) + i / 2, even, odd);
+  }
+  template <class Words>
+  [[gnu::always_inline]] static void store_words(void* row, int64_t i, Words codes) {
+    Words::store_nibbles(static_cast<uint8_t*>(row) + i / 2, codes);
   }
   template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
@@ -75,6 +83,36 @@ struct SmallFloat : Row {
                       Int::set((kDropped << 23) - (kFirst << kMantissa));
     return Int::merge(Int::set(kSign - 1), V::bits(magnitude + V::from_bits(magic)),
                       Int::template shift_right<32 - Row::kBits>(V::bits(x)));
+  }
+
+  /// Exponent bytes from which encode_words is exact: below, bfloat16 subnormals would have codes of their
+  /// own.
+  static constexpr int kFirstWordsByte = 127 - kFirst + 3 + kMantissa;
+
+  /// As encode(x * 2^(127 - byte)) for bfloat16 bits in 16-bit lanes, which hold all of their 8 significant
+  /// bits. Every lane of `bias` is word_bias(byte).
+  template <class Int>
+  [[gnu::always_inline]] static Int word_bias(Int byte) {
+    return Int::template shift_left<7>(byte + Int::set(kFirst - 128));
+  }
+  template <class Words>
+  [[gnu::always_inline]] static Words encode_words(Words x, Words bias) {
+    constexpr int kDropped = 7 - kMantissa;
+    constexpr int kLargestWord = static_cast<int>(kLargest >> 16) - (kFirst - 1) * 128;
+    constexpr int kSign = 1 << (Row::kBits - 1);
+    // Exponent and mantissa with the bias of the code: positive numbers of normal codes order as the codes
+    // do.
+    const Words scaled = Words::min((x & Words::set(0x7fff)) - bias, Words::set(kLargestWord));
+    // Subnormal codes drop more bits of the significand, one for each exponent below the first.
+    const Words dropped = Words::max(Words::set(kDropped + 1) - Words::template shift_right_signed<7>(scaled),
+                                     Words::set(kDropped));
+    const Words significand = Words::merge(Words::set(0x7f), x, Words::set(0x80));
+    const Words kept = Words::select_less(scaled, Words::set(0x80), significand, scaled);
+    // Ties to even: half a unit less one, or all of the half where the kept part is odd.
+    const Words even = Words::and_not(Words::shift_right(kept, dropped), Words::set(1));
+    const Words minus_half = Words::shift_left(Words::set(-1), dropped - Words::set(1));
+    const Words code = Words::shift_right(kept - minus_half - even, dropped);
+    return Words::merge(Words::set(kSign - 1), code, Words::template shift_right<16 - Row::kBits>(x));
   }
 
   template <class V>

@@ -53,6 +53,9 @@ struct MxRoundUp {
   }
 };
 
+/// bfloat16 columns between what is read and what is brought into the cache.
+inline constexpr int64_t kWordsAhead = 4096;
+
 template <class Code, class Rule>
 struct Mx {
   template <class V>
@@ -106,13 +109,37 @@ struct Mx {
     };
     Int most[V::kLanes];
     for (int g = 0; g < V::kLanes; ++g) {
-      most[g] = magnitude_lanes<V>(x + begin + g * kMxGroup, width(g));
+      const Input* const group = x + begin + g * kMxGroup;
+      if constexpr (kWhole && kHasWords<V, Input>) {
+        using Words = typename V::Words;
+        __builtin_prefetch(group + kWordsAhead);
+        most[g] = Words::max_of_pairs(Words::load(group) & Words::set(0x7fff));
+      } else {
+        most[g] = magnitude_lanes<V>(group, width(g));
+      }
     }
     const Int largest = Int::template shift_right<16>(Int::max_each(most));
     const MxScales<Int> scales = Rule::template scales<Code>(largest);
     const Int bytes = Int::select_less(largest, Int::set(kInfinity), scales.bytes, Int::set(255));
     uint8_t* const scale_row = static_cast<uint8_t*>(r.scales) + begin / kMxGroup;
     count == V::kLanes ? Int::store(scale_row, bytes) : Int::store(scale_row, bytes, count);
+    const bool special = Int::max_lanes(largest) >= kInfinity;
+    if constexpr (kWhole && kHasWords<V, Input>) {
+      using Words = typename V::Words;
+      const Int lowest = Int::select_less(bytes, Int::set(Code::kFirstWordsByte), Int::set(1), Int::set(0));
+      if (!special && Int::max_lanes(lowest) == 0) {
+        const Int bias = Code::word_bias(bytes);
+        alignas(64) float biases[V::kLanes];
+        V::store(biases, V::from_bits(bias | Int::template shift_left<16>(bias)));
+        for (int g = 0; g < count; ++g) {
+          const int64_t first = begin + g * kMxGroup;
+          const Words codes =
+              Code::encode_words(Words::load(x + first), Words::from_pairs(V::bits(V::set(biases[g]))));
+          Code::store_words(r.codes, first, codes);
+        }
+        return;
+      }
+    }
     alignas(64) float multipliers[V::kLanes];
     V::store(multipliers, V::from_bits(scales.multipliers));
     for (int g = 0; g < count; ++g) {
@@ -121,7 +148,7 @@ struct Mx {
           r.codes, x, begin + g * kMxGroup,
           width(g), [=](V value) __attribute__((always_inline)) { return value * multiplier; });
     }
-    if (Int::max_lanes(largest) < kInfinity) return;
+    if (!special) return;
     for (int g = 0; g < count; ++g) {
       const int64_t first = begin + g * kMxGroup;
       if (scale_row[g] == 255) clear_codes<V, Code>(r.codes, first, first + width(g));

@@ -27,6 +27,15 @@ template <class V, class Input>
 /// a mask.
 template <class Input>
 inline constexpr bool kHasPairs = std::is_same_v<Input, uint16_t>;
+/// Levels with vectors of 32 lanes of 16 bits, one MX group of bfloat16 each, name their type V::Words.
+template <class V, class Input>
+inline constexpr bool kHasWords = false;
+template <class V>
+requires requires {
+  typename V::Words;
+}
+inline constexpr bool kHasWords<V, uint16_t> = true;
+
 template <class V>
 using Pair = decltype(V::load_pairs(nullptr));
 

@@ -96,8 +96,46 @@ struct I32 {
   }
 };
 
+/// 32 lanes of 16 bits.
+struct I16 {
+  __m512i v;
+
+  static I16 set(int x) { return {_mm512_set1_epi16(static_cast<int16_t>(x))}; }
+  static I16 load(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+  static I16 from_pairs(I32 x) { return {x.v}; }
+  static void store_bytes(uint8_t* p, I16 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi16_epi8(x.v));
+  }
+  static void store_nibbles(uint8_t* p, I16 x) {
+    I32::store(p, {_mm512_or_si512(x.v, _mm512_srli_epi32(x.v, 12))});
+  }
+  /// The larger half of every dword, in the high one.
+  static I32 max_of_pairs(I16 x) { return {_mm512_max_epu16(x.v, _mm512_slli_epi32(x.v, 16))}; }
+  static I16 min(I16 a, I16 b) { return {_mm512_min_epi16(a.v, b.v)}; }
+  static I16 max(I16 a, I16 b) { return {_mm512_max_epi16(a.v, b.v)}; }
+  static I16 select_less(I16 a, I16 b, I16 x, I16 y) {
+    return {_mm512_mask_mov_epi16(y.v, _mm512_cmplt_epi16_mask(a.v, b.v), x.v)};
+  }
+  static I16 merge(I16 mask, I16 a, I16 b) { return {_mm512_ternarylogic_epi32(mask.v, a.v, b.v, 0xca)}; }
+  /// Counts of 16 and more leave 0.
+  static I16 shift_left(I16 a, I16 counts) { return {_mm512_sllv_epi16(a.v, counts.v)}; }
+  static I16 shift_right(I16 a, I16 counts) { return {_mm512_srlv_epi16(a.v, counts.v)}; }
+  template <int kBits>
+  static I16 shift_right(I16 a) {
+    return {_mm512_srli_epi16(a.v, kBits)};
+  }
+  template <int kBits>
+  static I16 shift_right_signed(I16 a) {
+    return {_mm512_srai_epi16(a.v, kBits)};
+  }
+  static I16 and_not(I16 not_a, I16 b) { return {_mm512_andnot_si512(not_a.v, b.v)}; }
+  friend I16 operator-(I16 a, I16 b) { return {_mm512_sub_epi16(a.v, b.v)}; }
+  friend I16 operator&(I16 a, I16 b) { return {_mm512_and_si512(a.v, b.v)}; }
+};
+
 struct F32 {
   using Int = I32;
+  using Words = I16;
   static constexpr int kLanes = 16;
   __m512 v;
 
