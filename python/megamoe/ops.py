@@ -113,11 +113,14 @@ def get_mega_moe_ccl_buffer_size(
     combine_quant_mode: int = 0,
     comm_alg: str = "",
     topk_weights_type: int = 0,
+    *,
+    profile: str = "cpu",
 ) -> int:
     """Bytes of symmetric memory one rank needs: `SymmBuffer.ccl_buffer_size` of a buffer with these settings.
 
     The arguments mean what they mean for `get_symm_buffer_for_mega_moe`; `ep_world_size` is the number of
-    ranks, `moe_expert_num` is `num_experts`. Exact in 64 bits; more is a ValueError.
+    ranks, `moe_expert_num` is `num_experts`. Buffers of a device `profile` are smaller, because a
+    token has each of their experts at most once. Exact in 64 bits; more is a ValueError.
     """
     config = settings.buffer_config(locals() | {"num_experts": moe_expert_num})
     return _core.ccl_buffer_size(settings.integer("ep_world_size", ep_world_size), config)

@@ -386,6 +386,16 @@ def test_buffer_sizes():
                 assert buffer.token_codes == codes
 
 
+def test_size_of_a_profile():
+    """A device has each expert at most once in a token, so its buffers are smaller."""
+    arguments = (2, 2, 64, 8, 1024)
+    settings = dict(dispatch_quant_mode=4, dispatch_quant_out_dtype=24)
+    least = megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings, profile="ascend_950")
+    assert 0 < least < megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings)
+    with pytest.raises(ValueError, match='profile = "nowhere": expected one of cpu, '):
+        megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings, profile="nowhere")
+
+
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_float16_tokens(layer, framework):
     """y has the type of x; values that both types have give the same codes."""
