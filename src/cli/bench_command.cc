@@ -123,9 +123,8 @@ class Bench {
       row.weight_bytes = row.experts * layer_weights * dtype_bits(scenario.weight) / 8 / row.seconds;
       row.ceiling = ceiling;
       // Two of three products are Linear1's.
-      const double operations = row.operations * row.seconds;
-      const double arithmetic = operations * (2 / ceiling.linear1.rate + 1 / ceiling.linear2.rate) / 3;
-      row.efficiency = std::max(row.weight_bytes * row.seconds / ceiling.read, arithmetic) / row.seconds;
+      row.efficiency = std::max(row.weight_bytes / ceiling.read,
+                                row.operations * (2 / ceiling.linear1.rate + 1 / ceiling.linear2.rate) / 3);
       for (const char* what : {"Linear1 kernel", "Linear2 kernel"}) {
         for (const auto& [name, value] : result->description) {
           if (name == what) row.kernels.push_back(value);
@@ -157,10 +156,10 @@ class Bench {
       if (ceiling.rate > 0) std::printf(" %s %.1f GOP/s,", ceiling.name.c_str(), ceiling.rate * 1e-9);
     }
     std::printf(
-        " read %.2f GB/s.\nms: median of the calls, first rank in to last rank out. of peak: of the ceiling "
-        "of"
-        " Linear1.\nefficiency: the longer of the times for the weight bytes and for the operations, over the"
-        " time taken.\n",
+        " read %.2f GB/s.\n"
+        "ms: median of the calls, first rank in to last rank out. of peak: of the ceiling of Linear1.\n"
+        "efficiency: the longer of the times for the weight bytes and for the operations, over the time "
+        "taken.\n",
         rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9);
   }
 
