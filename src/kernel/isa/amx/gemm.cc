@@ -63,15 +63,6 @@ constexpr int kC00 = 0, kC01 = 1, kC10 = 2, kC11 = 3, kA0 = 4, kA1 = 5, kB0 = 6,
   configure(config);
 }
 
-template <Family kFamily, int kC, int kA, int kB>
-inline void dot() {
-  if constexpr (kFamily == Family::kBf16) {
-    dot_bf16<kC, kA, kB>();
-  } else {
-    dot_s8<kC, kA, kB>();
-  }
-}
-
 /// One step: 16 dword rows of the panel at `b`, 64 bytes of every row at `a`.
 template <Family kFamily, bool kTwoHalves>
 inline void step(const std::byte* a, int first_rows, const std::byte* b) {

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kUnroll = 8;
 
-template <class Dot>
-void loop(int64_t iterations, Dot dot) {
+template <kernel::Family kFamily>
+void run(int64_t iterations) {
   TileConfig config;
   for (int tile = 0; tile < 8; ++tile) {
     config.rows[tile] = 16;
@@ -16,26 +16,14 @@ void loop(int64_t iterations, Dot dot) {
   }
   configure(config);  // zeroes the tiles
   for (int64_t i = 0; i < iterations; ++i) {
-    for (int j = 0; j < kUnroll; ++j) dot();
+    for (int j = 0; j < kUnroll; ++j) {
+      dot<kFamily, 0, 4, 6>();
+      dot<kFamily, 1, 4, 7>();
+      dot<kFamily, 2, 5, 6>();
+      dot<kFamily, 3, 5, 7>();
+    }
   }
   release();
-}
-
-void run_s8(int64_t iterations) {
-  loop(iterations, [] {
-    dot_s8<0, 4, 6>();
-    dot_s8<1, 4, 7>();
-    dot_s8<2, 5, 6>();
-    dot_s8<3, 5, 7>();
-  });
-}
-void run_bf16(int64_t iterations) {
-  loop(iterations, [] {
-    dot_bf16<0, 4, 6>();
-    dot_bf16<1, 4, 7>();
-    dot_bf16<2, 5, 6>();
-    dot_bf16<3, 5, 7>();
-  });
 }
 
 }  // namespace
@@ -46,7 +34,7 @@ constinit const kernel::Peak peak_bf16 = {
     .features = 0,
     .kind = kernel::PeakKind::kBf16,
     .operations = 2 * 16 * 16 * 32 * 4 * kUnroll,
-    .run = run_bf16,
+    .run = run<kernel::Family::kBf16>,
 };
 
 constinit const kernel::Peak peak_s8 = {
@@ -55,7 +43,7 @@ constinit const kernel::Peak peak_s8 = {
     .features = 0,
     .kind = kernel::PeakKind::kInt8,
     .operations = 2 * 16 * 16 * 64 * 4 * kUnroll,
-    .run = run_s8,
+    .run = run<kernel::Family::kS8>,
 };
 
 }  // namespace megamoe::isa_amx

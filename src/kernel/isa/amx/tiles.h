@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernel/contract.h"
+
 namespace megamoe::isa_amx {
 
 /// Shape of the eight tile registers: rows, and bytes per row.
@@ -32,15 +34,14 @@ template <int kTile>
 inline void store(void* to, ptrdiff_t stride) {
   asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(kTile), "r"(to), "r"(stride) : "memory");
 }
-/// C += A x B over signed bytes, four k per dword.
-template <int kC, int kA, int kB>
-inline void dot_s8() {
-  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
-}
-/// C += A x B over bfloat16, two k per dword.
-template <int kC, int kA, int kB>
-inline void dot_bf16() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+/// C += A x B: over bfloat16 with two k per dword, or over signed bytes with four.
+template <kernel::Family kFamily, int kC, int kA, int kB>
+inline void dot() {
+  if constexpr (kFamily == kernel::Family::kBf16) {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  } else {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kC), "i"(kA), "i"(kB));
+  }
 }
 
 }  // namespace megamoe::isa_amx
