@@ -196,12 +196,14 @@ struct Layer {
 
 /// Tensors of one call. T may differ between ranks and may be 0.
 struct CallArgs {
-  TensorView x;              ///< (T, H) bfloat16 or float16, or the codes of dispatch_quant_out_dtype
-  TensorView scales;         ///< scales of x where x is given as codes; otherwise absent
-  TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
-  TensorView topk_weights;   ///< (T, K) float32 or bfloat16
-  TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0
-  TensorRef y;               ///< (T, H) bfloat16 or float16; may take the place of x, element by element
+  TensorView x;             ///< (T, H) bfloat16 or float16, or the codes of dispatch_quant_out_dtype
+  TensorView scales;        ///< scales of x where x is given as codes; otherwise absent
+  TensorView topk_ids;      ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
+  TensorView topk_weights;  ///< (T, K) float32 or bfloat16
+  /// Optional (T,) int8 or bool as uint8: 0 = the token takes no part. Its row of y is 0; its ids, weights
+  /// and row of x may be anything, such as the padding of a batch.
+  TensorView x_active_mask;
+  TensorRef y;                  ///< (T, H) bfloat16 or float16; may take the place of x, element by element
   TensorRef expert_token_nums;  ///< (E_local,) int32, optional
 };
 

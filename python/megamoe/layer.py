@@ -83,7 +83,8 @@ def mega_moe(
         l2_weights_sf: the same for Linear2: (E_local, H), or (E_local, H, ceil(I / 64), 2).
         l1_bias, l2_bias: float32 (E_local, 2I) and (E_local, H), or lists; added to the outputs, for int4
             weights before the scale of the token as the operator document has it. None for packed weights.
-        x_active_mask: (T,) int8 or bool; 0 = the token takes no part, its row of y is 0.
+        x_active_mask: (T,) int8 or bool; 0 = the token takes no part: its row of y is 0, and its ids, weights and
+            row of x may be anything, such as the padding of a batch.
         activation: "swiglu", "swiglustep", "swigluoai", "situglu" or "gelu".
         activation_clamp: limit of the activation's inputs; None and 0 = not clamped.
         activation_params: dict with keys among alpha, beta (swigluoai) and beta, linear_beta (situglu).
