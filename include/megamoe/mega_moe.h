@@ -164,6 +164,22 @@ class MEGAMOE_API PackedWeights {
   int64_t k() const;
   int64_t n() const;
   int64_t bytes() const;  ///< memory held
+  /// "bfloat16", "int4 with scale_group 128": the element type, and the k that share a scale where that is a
+  /// choice.
+  std::string format() const;
+  /// Names of the scenarios that multiply weights of this format.
+  std::vector<std::string> scenarios() const;
+  bool gated() const;  ///< of Linear1: outputs are gate and up columns
+  /// As they were given: order of gate and up columns, k per scale, layout, reduction last, biases.
+  int64_t interleave() const;
+  int64_t scale_group() const;
+  Layout layout() const;
+  bool k_last() const;
+  bool has_bias() const;
+  bool has_added_bias() const;
+
+  /// Whether Linear1 and Linear2 belong together: experts, sizes and formats. Errors name weight2.
+  static Status check_pair(const PackedWeights& linear1, const PackedWeights& linear2);
 
   class Impl;
   const Impl& impl() const { return *impl_; }
