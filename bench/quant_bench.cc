@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/memory.h"
+#include "format/bf16.h"
 #include "kernel/registry.h"
 #include "megamoe/isa.h"
 
@@ -21,7 +24,7 @@ constexpr int64_t kColumns = 7168;
 constexpr int64_t kMemoryRows = 16384;  // 224 MiB of bfloat16: larger than the caches
 constexpr int64_t kCacheRows = 8;
 
-/// Rows of a thread: numbers of ordinary size, no two rows alike.
+/// Rows of a thread: normally distributed numbers, no two rows alike.
 class Rows {
  public:
   explicit Rows(int64_t rows) : rows_(rows) {
@@ -29,10 +32,14 @@ class Rows {
     if (!pages) return;
     pages_ = std::move(*pages);
     auto* x = reinterpret_cast<uint16_t*>(pages_.data());
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> values(1 << 16);
+    for (uint16_t& value : values) value = format::bf16_from_float(normal(random));
     uint32_t state = 1;
     for (int64_t i = 0; i < rows * kColumns; ++i) {
       state = state * 1664525u + 1013904223u;
-      x[i] = static_cast<uint16_t>(0x3c00 + (state >> 16 & 0x83ff));  // 2^-7 to 2^1, both signs
+      x[i] = values[state >> 16];
     }
   }
   int64_t rows() const { return rows_; }

@@ -21,10 +21,6 @@ struct ByteCodes {
                                                  typename V::Int odd) {
     V::Int::store_byte_pairs(static_cast<uint8_t*>(row) + i, even, odd);
   }
-  template <class Words>
-  [[gnu::always_inline]] static void store_words(void* row, int64_t i, Words codes) {
-    Words::store_bytes(static_cast<uint8_t*>(row) + i, codes);
-  }
   template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
     const uint8_t* const p = static_cast<const uint8_t*>(row) + i;
@@ -44,10 +40,6 @@ struct NibbleCodes {
   [[gnu::always_inline]] static void store_pairs(void* row, int64_t i, typename V::Int even,
                                                  typename V::Int odd) {
     V::Int::store_nibble_pairs(static_cast<uint8_t*>(row) + i / 2, even, odd);
-  }
-  template <class Words>
-  [[gnu::always_inline]] static void store_words(void* row, int64_t i, Words codes) {
-    Words::store_nibbles(static_cast<uint8_t*>(row) + i / 2, codes);
   }
   template <class V>
   [[gnu::always_inline]] static typename V::Int load(const void* row, int64_t i, int count) {
@@ -85,34 +77,35 @@ struct SmallFloat : Row {
                       Int::template shift_right<32 - Row::kBits>(V::bits(x)));
   }
 
-  /// Exponent bytes from which encode_words is exact: below, bfloat16 subnormals would have codes of their
+  /// Exponent bytes from which encode_four is exact: below, bfloat16 subnormals would have codes of their
   /// own.
   static constexpr int kFirstWordsByte = 127 - kFirst + 3 + kMantissa;
 
-  /// As encode(x * 2^(127 - byte)) for bfloat16 bits in 16-bit lanes, which hold all of their 8 significant
-  /// bits. Every lane of `bias` is word_bias(byte).
+  /// As encode(x * 2^(127 - byte)) for four vectors of bfloat16 bits in 16-bit lanes, which hold all of their
+  /// 8 significant bits. Every lane of `bias` is word_bias(byte).
   template <class Int>
   [[gnu::always_inline]] static Int word_bias(Int byte) {
-    return Int::template shift_left<7>(byte + Int::set(kFirst - 128));
+    return Int::template shift_left<7>(byte + Int::set(kFirst - 128)) - Int::set(kBelowHalf);
   }
   template <class Words>
-  [[gnu::always_inline]] static Words encode_words(Words x, Words bias) {
-    constexpr int kDropped = 7 - kMantissa;
-    constexpr int kLargestWord = static_cast<int>(kLargest >> 16) - (kFirst - 1) * 128;
-    constexpr int kSign = 1 << (Row::kBits - 1);
-    // Exponent and mantissa with the bias of the code: positive numbers of normal codes order as the codes
-    // do.
-    const Words scaled = Words::min((x & Words::set(0x7fff)) - bias, Words::set(kLargestWord));
-    // Subnormal codes drop more bits of the significand, one for each exponent below the first.
-    const Words dropped = Words::max(Words::set(kDropped + 1) - Words::template shift_right_signed<7>(scaled),
-                                     Words::set(kDropped));
-    const Words significand = Words::merge(Words::set(0x7f), x, Words::set(0x80));
-    const Words kept = Words::select_less(scaled, Words::set(0x80), significand, scaled);
-    // Ties to even: half a unit less one, or all of the half where the kept part is odd.
-    const Words even = Words::and_not(Words::shift_right(kept, dropped), Words::set(1));
-    const Words minus_half = Words::shift_left(Words::set(-1), dropped - Words::set(1));
-    const Words code = Words::shift_right(kept - minus_half - even, dropped);
-    return Words::merge(Words::set(kSign - 1), code, Words::template shift_right<16 - Row::kBits>(x));
+  [[gnu::always_inline]] static void encode_four(uint8_t* codes, const Words (&x)[4],
+                                                 const Words (&bias)[4]) {
+    constexpr int kLargestCode = static_cast<int>(kLargest >> (23 - kMantissa)) - ((kFirst - 1) << kMantissa);
+    Words rounded[4];
+    auto subnormal = Words::less_and_not_zero(x[0], x[0], x[0]);
+    for (int j = 0; j < 4; ++j) {
+      const Words magnitude = x[j] & Words::set(0x7fff);
+      // Exponent and mantissa with the bias of the code, raised for ties to even: by half a unit less one,
+      // and all of the half where the kept part is odd.
+      const Words raised = Words::subtract_to_zero(magnitude, bias[j]);
+      const Words odd = Words::template shift_right<kWordsDropped>(x[j]) & Words::set(1);
+      rounded[j] = Words::template shift_right<kWordsDropped>(raised + odd);
+      subnormal |= Words::less_and_not_zero(raised, Words::set(0x80 + kBelowHalf), magnitude);
+    }
+    if (subnormal != 0) [[unlikely]] {
+      for (int j = 0; j < 4; ++j) rounded[j] = encode_any(x[j], bias[j]);
+    }
+    Words::store_bytes(codes, rounded, x, kLargestCode);
   }
 
   template <class V>
@@ -136,11 +129,62 @@ struct SmallFloat : Row {
     const Int sign = Int::template shift_left<32 - Row::kBits>(code & Int::set(kSign));
     return V::from_bits(V::bits(value) | sign);
   }
+
+ private:
+  static constexpr int kWordsDropped = 7 - kMantissa;
+  static constexpr int kBelowHalf = (1 << (kWordsDropped - 1)) - 1;
+
+  /// Magnitudes of the codes, subnormal ones too.
+  template <class Words>
+  [[gnu::always_inline]] static Words encode_any(Words x, Words bias) {
+    // Positive numbers of normal codes order as the codes do.
+    const Words scaled = (x & Words::set(0x7fff)) - bias - Words::set(kBelowHalf);
+    // Subnormal codes drop more bits of the significand, one for each exponent below the first.
+    const Words dropped =
+        Words::max(Words::set(kWordsDropped + 1) - Words::template shift_right_signed<7>(scaled),
+                   Words::set(kWordsDropped));
+    const Words significand = Words::merge(Words::set(0x7f), x, Words::set(0x80));
+    const Words kept = Words::select_less(scaled, Words::set(0x80), significand, scaled);
+    const Words even = Words::and_not(Words::shift_right(kept, dropped), Words::set(1));
+    const Words minus_half = Words::shift_left(Words::set(-1), dropped - Words::set(1));
+    return Words::shift_right(kept - minus_half - even, dropped);
+  }
 };
 
 using E4M3 = SmallFloat<ByteCodes, 3, 121, 0x43e00000u, 8, true>;
 using E5M2 = SmallFloat<ByteCodes, 2, 113, 0x47600000u, 15, true>;
-using E2M1 = SmallFloat<NibbleCodes, 1, 127, 0x40c00000u, 2, false>;
+/// Magnitudes of E2M1 codes by quarters of a binade, from the one below 0.25 on.
+struct E2M1Quarters {
+  uint16_t codes[32] = {};
+  consteval E2M1Quarters() {
+    for (int i = 0; i < 32; ++i) {
+      for (int step : {1, 7, 10, 12, 14, 16, 18}) codes[i] += i >= step ? 1 : 0;
+    }
+  }
+};
+inline constexpr E2M1Quarters kE2M1Quarters;
+
+struct E2M1 : SmallFloat<NibbleCodes, 1, 127, 0x40c00000u, 2, false> {
+  /// As SmallFloat's. Half of all codes are subnormal here, so they come from a table.
+  template <class Int>
+  [[gnu::always_inline]] static Int word_bias(Int byte) {
+    // 0.25 is 0x1f: the table begins a quarter of a binade below, less one for ties.
+    return Int::template shift_left<7>(byte - Int::set(2)) - Int::set(0x1f);
+  }
+  template <class Words>
+  [[gnu::always_inline]] static void encode_four(uint8_t* codes, const Words (&x)[4],
+                                                 const Words (&bias)[4]) {
+    const Words table = Words::load(kE2M1Quarters.codes);
+    Words rounded[4];
+    for (int j = 0; j < 4; ++j) {
+      const Words raised = Words::subtract_to_zero(x[j] & Words::set(0x7fff), bias[j]);
+      // Ties in the upper half of a binade go up.
+      const Words upper = Words::template shift_right<6>(x[j]) & Words::set(1);
+      rounded[j] = Words::lookup(table, Words::template shift_right<5>(raised + upper));
+    }
+    Words::store_nibbles(codes, rounded, x);
+  }
+};
 
 /// HIFLOAT8: nearest code, ties to the larger magnitude. Zero has no sign.
 struct HiFloat8 : ByteCodes {

@@ -38,21 +38,11 @@ struct Int8PerToken {
   template <class V>
   static void quantise(const QuantRow& r) {
     with_smoothed<V>(
-        r, [&r](const auto& row) __attribute__((always_inline)) {
-          int8_t* const codes = static_cast<int8_t*>(r.codes);
-          const float scale = max_magnitude<V>(row, r.n) / 127.0f;
-          *static_cast<float*>(r.scales) = scale;
-          if (scale == 0.0f) {
-            for (int64_t i = 0; i < r.n; ++i) codes[i] = 0;
-            return;
+        r, [&r]<class Row>(const Row& row) __attribute__((always_inline)) {
+          if constexpr (kHasPairs<typename Row::Value> && !Row::kSmoothed) {
+            if (by_factor<V>(r, row.x)) return;
           }
-          const V divisor = V::set(scale), limit = V::set(127.0f);
-          each_vector<V>(
-              r.n, [&](int64_t i, int count) __attribute__((always_inline)) {
-                prefetch_next<V>(r, row.x, i, count);
-                const V quotient = V::zero_if_nan(row.load(i, count) / divisor);
-                store_int8(codes + i, V::max(V::negate(limit), V::min(limit, quotient)), count);
-              });
+          by_quotient<V>(r, row);
         });
   }
 
@@ -61,6 +51,63 @@ struct Int8PerToken {
     scale_codes<V>(
         r, [&r](int64_t i, int count)
                __attribute__((always_inline)) { return load_signed<V, ByteCodes>(r.codes, i, count); });
+  }
+
+ private:
+  template <class V, class Row>
+  [[gnu::always_inline]] static void by_quotient(const QuantRow& r, const Row& row) {
+    int8_t* const codes = static_cast<int8_t*>(r.codes);
+    const float scale = max_magnitude<V>(row, r.n) / 127.0f;
+    *static_cast<float*>(r.scales) = scale;
+    if (scale == 0.0f) {
+      for (int64_t i = 0; i < r.n; ++i) codes[i] = 0;
+      return;
+    }
+    const V divisor = V::set(scale), limit = V::set(127.0f);
+    each_vector<V>(
+        r.n, [&](int64_t i, int count) __attribute__((always_inline)) {
+          prefetch_next<V>(r, row.x, i, count);
+          const V quotient = V::zero_if_nan(row.load(i, count) / divisor);
+          store_int8(codes + i, V::max(V::negate(limit), V::min(limit, quotient)), count);
+        });
+  }
+
+  /// The same for bfloat16 by a product, which is faster. False, and nothing written, for rows with NaN or
+  /// infinity and where the scale may be subnormal.
+  template <class V>
+  [[gnu::always_inline]] static bool by_factor(const QuantRow& r, const uint16_t* x) {
+    const uint32_t bits = max_magnitude_bits<V>(x, r.n);
+    constexpr uint32_t kLeast = 0x08000000u, kInfinity = 0x7f800000u;  // 2^-111
+    if (bits < kLeast || bits >= kInfinity) return false;
+    const float largest = __builtin_bit_cast(float, bits), scale = largest / 127.0f;
+    *static_cast<float*>(r.scales) = scale;
+    const V factor = V::set(factor_of(largest, scale));
+    int8_t* const codes = static_cast<int8_t*>(r.codes);
+    int64_t i = 0;
+    for (; i + 2 * V::kLanes <= r.n; i += 2 * V::kLanes) {
+      prefetch_next<V>(r, x, i, 2 * V::kLanes);
+      const Pair<V> pair = V::load_pairs(x + i);
+      V::store_pairs(codes + i, pair.even * factor, pair.odd * factor);
+    }
+    each_vector<V>(
+        r.n - i, [&](int64_t j, int count) __attribute__((always_inline)) {
+          store_int8(codes + i + j, load<V>(x + i + j, count) * factor, count);
+        });
+    return true;
+  }
+
+  /// f with RNE(fl(x * f)) = RNE(fl(x / scale)) for all bfloat16 x up to the largest. 127 is prime, so
+  /// half of the largest, at 63.5, is the only x near a tie; all others are farther from one than both
+  /// roundings. fl(1 / scale) or a neighbour of it puts that one on the side where the quotient has it.
+  static float factor_of(float largest, float scale) {
+    const float factor = 1.0f / scale, half = 0.5f * largest;
+    const auto bits = __builtin_bit_cast(uint32_t, factor);
+    const bool up = half / scale >= 63.5f;
+    for (uint32_t candidate : {bits, up ? bits + 1 : bits - 1}) {
+      const float f = __builtin_bit_cast(float, candidate);
+      if ((half * f >= 63.5f) == up) return f;
+    }
+    __builtin_unreachable();
   }
 };
 

@@ -8,6 +8,8 @@ namespace megamoe::quant {
 /// The values of a row: fl(x * smooth), or x. Without `kSmooth` the factors are not read.
 template <class V, bool kSmooth, class Input>
 struct SmoothedRow {
+  using Value = Input;
+  static constexpr bool kSmoothed = kSmooth;
   const Input* x;
   const float* smooth;
 

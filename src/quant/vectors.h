@@ -69,6 +69,19 @@ template <class V, class Input>
   constexpr int64_t kLine = 64 / sizeof(Input), kAhead = 32 * kLine;
   Int most = Int::set(0);
   int64_t i = 0;
+  if constexpr (kHasWords<V, Input>) {
+    using Words = typename V::Words;
+    constexpr int kColumns = 2 * V::kLanes;
+    Words words[4] = {Words::set(0), Words::set(0), Words::set(0), Words::set(0)};
+    for (; i + 4 * kColumns <= n; i += 4 * kColumns) {
+      for (int j = 0; j < 4; ++j) {
+        __builtin_prefetch(x + i + j * kColumns + kAhead);
+        words[j] = Words::max(words[j], Words::load(x + i + j * kColumns) & Words::set(0x7fff));
+      }
+    }
+    const Words largest = Words::max(Words::max(words[0], words[1]), Words::max(words[2], words[3]));
+    most = Words::max_of_pairs(largest) & Int::set(-0x10000);
+  }
   if constexpr (kHasPairs<Input>) {
     for (; i + 2 * V::kLanes <= n; i += 2 * V::kLanes) {
       if (i % kLine == 0) __builtin_prefetch(x + i + kAhead);

@@ -120,6 +120,21 @@ TEST_P(Int8PerTokenTest, EveryBf16Value) {
   }
 }
 
+// Under a maximum of every significand all values that have a code other than 0.
+TEST_P(Int8PerTokenTest, EveryBf16ValueUnderEveryMaximum) {
+  for (uint32_t binade : {0x10u, 0x11u, 0x7fu, 0xfeu}) {
+    for (uint32_t largest = binade << 7; largest < (binade + 1) << 7; ++largest) {
+      std::vector<uint16_t> x;
+      std::vector<float> wide;
+      for (uint32_t code = largest - 0x480; code <= largest; ++code) {
+        x.push_back(static_cast<uint16_t>(code | (code & 1) << 15));
+        wide.push_back(format::bf16_to_float(x.back()));
+      }
+      expect_same(run_bf16(ops(), x), by_the_rule(wide), "bf16");
+    }
+  }
+}
+
 TEST_P(Int8PerTokenTest, SubnormalsAndExtremes) {
   std::mt19937 random(4);
   for (int exponent = -149; exponent <= 127; ++exponent) {

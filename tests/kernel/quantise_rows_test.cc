@@ -183,6 +183,35 @@ TEST_P(QuantiseRowsTest, GroupsOfCloseMagnitudes) {
   });
 }
 
+// Rows of several blocks of groups: ordinary ones, ones with subnormal codes or zeros, small or special ones.
+TEST_P(QuantiseRowsTest, LongRowsOfChangingGroups) {
+  std::mt19937 random(19);
+  std::normal_distribution<float> normal;
+  for_each_rule_and_half([&](const RuleInfo& info, DType input) {
+    for (int64_t n : {126, 128, 160, 510, 512, 544, 640, 1000, 2048, 2080, 2176, 2880, 4128, 4768}) {
+      for (int round = 0; round < 12 && !HasFatalFailure(); ++round) {
+        Row row{input, {}};
+        const auto infinity = static_cast<uint32_t>(input == DType::kBFloat16 ? 0x7f80 : 0x7c00);
+        float size = 1, spread = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          if (i % 32 == 0) {
+            // The early rounds have ordinary groups only.
+            size = std::ldexp(1.0f, static_cast<int>(random() % 20) - 10);
+            spread = random() % 4 == 0 ? 20.0f : 1.0f;
+            if (round > 3 && random() % 64 == 0) size = 0x1p-120f;
+          }
+          const float value = normal(random) * size * std::exp2(-spread * std::fabs(normal(random)));
+          uint32_t code = format::find_format(input)->encode(value, true);
+          if (round % 2 == 1 && random() % 8 == 0) code &= 0x8000;
+          if (round > 7 && random() % 1024 == 0) code = infinity + random() % 2;
+          row.codes.push_back(code);
+        }
+        expect_as_reference(ops(), info, row, arguments_of(info));
+      }
+    }
+  });
+}
+
 TEST_P(QuantiseRowsTest, FloatRowsAndSmoothScales) {
   std::mt19937 random(13);
   std::normal_distribution<float> normal;

@@ -70,6 +70,7 @@ struct I32 {
     return {_mm256_max_epi32(_mm256_castps_si256(_mm256_shuffle_ps(p, q, 0x88)),
                              _mm256_castps_si256(_mm256_shuffle_ps(p, q, 0xdd)))};
   }
+  static bool any_less(I32 a, I32 b) { return _mm256_movemask_epi8(_mm256_cmpgt_epi32(b.v, a.v)) != 0; }
   static int32_t max_lanes(I32 a) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(a.v), _mm256_extracti128_si256(a.v, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
@@ -132,12 +133,6 @@ struct F32 {
   }
   static void store(float* p, F32 x) { _mm256_storeu_ps(p, x.v); }
   static void store(uint16_t* p, F32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(x)); }
-  static void store(uint16_t* p, const F32 (&x)[2]) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x));
-  }
-  static void stream(uint16_t* p, const F32 (&x)[2]) {
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(x));
-  }
   static void store(int8_t* p, F32 x) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), to_int8(x)); }
 
   static F32 load(const float* p, int count) { return {_mm256_maskload_ps(p, first_lanes(count))}; }
@@ -161,6 +156,13 @@ struct F32 {
     alignas(16) int8_t lanes[16];
     _mm_store_si128(reinterpret_cast<__m128i*>(lanes), to_int8(x));
     for (int i = 0; i < count; ++i) p[i] = lanes[i];
+  }
+
+  static void store_pairs(int8_t* p, F32 even, F32 odd) {
+    const __m256i low = _mm256_cvtps_epi32(even.v), high = _mm256_slli_epi32(_mm256_cvtps_epi32(odd.v), 16);
+    const __m256i words = _mm256_blend_epi16(low, high, 0xaa);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
   }
 
   static F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
@@ -232,10 +234,6 @@ struct F32 {
   static __m128i narrow(F32 a) {
     const __m256i bits = bf16_bits(a);
     return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
-  }
-  static __m256i narrow(const F32 (&a)[2]) {
-    const __m256i words = _mm256_packus_epi32(bf16_bits(a[0]), bf16_bits(a[1]));
-    return _mm256_permute4x64_epi64(words, 0xd8);
   }
   static __m128i to_int8(F32 a) {
     const __m256i x = _mm256_cvtps_epi32(a.v);

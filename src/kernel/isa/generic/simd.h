@@ -41,6 +41,8 @@ struct I32 {
   static I32 max(I32 a, I32 b) { return a.v > b.v ? a : b; }
   /// Lane g is the largest lane of a[g].
   static I32 max_each(const I32 (&a)[1]) { return a[0]; }
+  /// Whether a < b in any lane.
+  static bool any_less(I32 a, I32 b) { return a.v < b.v; }
   static int32_t max_lanes(I32 a) { return a.v; }
   /// a < b ? x : y
   static I32 select_less(I32 a, I32 b, I32 x, I32 y) { return a.v < b.v ? x : y; }
@@ -81,17 +83,15 @@ struct F32 {
   static F32 load_converted(const int32_t* p) { return {static_cast<float>(*p)}; }
   static void store(float* p, F32 x) { *p = x.v; }
   static void store(uint16_t* p, F32 x) { *p = format::bf16_from_float(x.v); }
-  /// Two vectors one after the other; the second form goes past the caches where the level can, to an address
-  /// that is a multiple of their bytes.
-  static void store(uint16_t* p, const F32 (&x)[2]) {
-    store(p, x[0]);
-    store(p + kLanes, x[1]);
-  }
-  static void stream(uint16_t* p, const F32 (&x)[2]) { store(p, x); }
   /// Nearest integer, ties to even; x must lie in [-128, 127].
   static void store(int8_t* p, F32 x) {
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
     *p = static_cast<int8_t>((x.v + kRound) - kRound);
+  }
+  /// The same for what load_pairs loaded, in the order of the columns.
+  static void store_pairs(int8_t* p, F32 even, F32 odd) {
+    store(p, even);
+    store(p + 1, odd);
   }
   // The first `count` lanes only; lanes that are not loaded are 0. With one lane there is never a part.
   static F32 load(const float* p, int) { return load(p); }
