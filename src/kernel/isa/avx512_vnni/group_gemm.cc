@@ -7,10 +7,11 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <cstring>
 
 #include "kernel/group_tile.h"
+#include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 
 namespace megamoe::isa_avx512_vnni {
@@ -20,6 +21,7 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 7;  // 28 accumulators, 2 vectors of weights, 1 activation
+constexpr int64_t kShortGroup = 32;
 constexpr int kLargestExponent = 104;
 constexpr int kSmallestExponent = -149;
 constexpr int32_t kQuietNan = 0x7fc00000;
@@ -40,10 +42,16 @@ struct F32 {
 /// Bits from which the accumulators of a group with this factor start; 0 where none serve.
 int32_t start_bits(float factor) {
   if (factor != factor) return kQuietNan;
-  int exponent = 0;
-  if (std::frexp(factor, &exponent) != 0.5f) return 0;
-  --exponent;
-  if (exponent < kSmallestExponent || exponent > kLargestExponent) return 0;
+  const auto bits = std::bit_cast<uint32_t>(factor);
+  constexpr uint32_t kMantissa = (1u << 23) - 1;
+  // 2^exponent, normal or subnormal; the sign of a negative factor makes a large exponent.
+  int exponent = static_cast<int>(bits >> 23) - 127;
+  if (bits <= kMantissa) {
+    if (!std::has_single_bit(bits)) return 0;
+    exponent = std::countr_zero(bits) + kSmallestExponent;
+  } else if ((bits & kMantissa) != 0 || exponent > kLargestExponent) {
+    return 0;
+  }
   return (exponent + 150) << 23 | 0x400000;
 }
 
@@ -96,15 +104,15 @@ void pack_rows(const kernel::PackRows& p) {
   return _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(_mm512_loadu_si512(column_sums), 7));
 }
 
-template <int kRows>
+/// kSteps: dwords of k in every group, or 0 where the tile says it. No branch then stands inside a group.
+template <int kRows, int kSteps>
 void tile(const kernel::Tile& t, const int32_t* starts) {
   const auto* weights = static_cast<const uint32_t*>(t.panel);
   const auto* a = static_cast<const int32_t*>(t.a);
   const int32_t* column_sums = t.column_sums;
   const float* scales = t.group_scales;
   const int64_t groups = kernel::groups_of(t.k, t.group);
-  const int64_t lines = t.prefetch == nullptr ? 0 : (t.prefetch_bytes + 63) / 64;
-  int64_t line = 0;
+  kernel::SpreadPrefetch<Level> prefetch(t, groups * kernel::kPrefetchStride, 1);
   __m512 c[kRows][2];
 #pragma GCC unroll 7
   for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
@@ -128,15 +136,18 @@ void tile(const kernel::Tile& t, const int32_t* starts) {
       a += kRows;
       weights += kPanelColumns;
     };
-    int64_t steps = (std::min(t.group, t.k - g * t.group) + 3) / 4;
-    for (; steps >= 4; steps -= 4) {
+    if constexpr (kSteps != 0) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kSteps; ++i) step();
+    } else {
+      int64_t steps = (std::min(t.group, t.k - g * t.group) + 3) / 4;
+      for (; steps >= 4; steps -= 4) {
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) step();
+        for (int i = 0; i < 4; ++i) step();
+      }
+      for (; steps > 0; --steps) step();
     }
-    for (; steps > 0; --steps) step();
-    for (const int64_t end = lines * (g + 1) / groups; line < end; ++line) {
-      __builtin_prefetch(t.prefetch + 64 * line, 0, 2);
-    }
+    prefetch.step();
     asm("" : "+r"(starts));  // load them again: there are no registers to keep them in
     const __m512 scale0 = _mm512_loadu_ps(scales), scale1 = _mm512_loadu_ps(scales + 16);
 #pragma GCC unroll 7
@@ -178,14 +189,20 @@ void plain_tile(const kernel::Tile& t, const float* factors) {
 }
 
 using TileFunction = void (*)(const kernel::Tile&, const int32_t*);
-constexpr TileFunction kTiles[kMaxRows] = {tile<1>, tile<2>, tile<3>, tile<4>, tile<5>, tile<6>, tile<7>};
+template <int kSteps>
+constexpr TileFunction kTiles[kMaxRows] = {tile<1, kSteps>, tile<2, kSteps>, tile<3, kSteps>, tile<4, kSteps>,
+                                           tile<5, kSteps>, tile<6, kSteps>, tile<7, kSteps>};
 
 void run(const kernel::Tile& t) {
   const Packed at(t.rows, t.k, kernel::groups_of(t.k, t.group));
   const auto* const packed = static_cast<const std::byte*>(t.a);
   int32_t all = 0;
   std::memcpy(&all, packed + at.flag, sizeof all);
-  if (all != 0) return kTiles[t.rows - 1](t, reinterpret_cast<const int32_t*>(packed + at.starts));
+  if (all != 0) {
+    const bool whole = t.group == kShortGroup && t.k % kShortGroup == 0;
+    const auto& tiles = whole ? kTiles<kShortGroup / 4> : kTiles<0>;
+    return tiles[t.rows - 1](t, reinterpret_cast<const int32_t*>(packed + at.starts));
+  }
   plain_tile(t, reinterpret_cast<const float*>(packed + at.factors));
 }
 
