@@ -173,7 +173,7 @@ typedef struct megamoe_call {
   const megamoe_tensor* x;
   const megamoe_tensor* topk_ids;
   const megamoe_tensor* topk_weights;
-  const megamoe_tensor* x_active_mask;     /* optional */
+  const megamoe_tensor* x_active_mask;     /* optional; ids of tokens whose entry is 0 may be anything */
   const megamoe_tensor* y;                 /* written */
   const megamoe_tensor* expert_token_nums; /* optional, written */
   const megamoe_tensor* scales;            /* of x that comes as codes */

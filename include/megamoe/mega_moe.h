@@ -164,6 +164,22 @@ class MEGAMOE_API PackedWeights {
   int64_t k() const;
   int64_t n() const;
   int64_t bytes() const;  ///< memory held
+  /// "bfloat16", "int4 with scale_group 128": the element type, and the k that share a scale where that is a
+  /// choice.
+  std::string format() const;
+  /// Names of the scenarios that multiply weights of this format.
+  std::vector<std::string> scenarios() const;
+  bool gated() const;  ///< of Linear1: outputs are gate and up columns
+  /// As they were given: order of gate and up columns, k per scale, layout, reduction last, biases.
+  int64_t interleave() const;
+  int64_t scale_group() const;
+  Layout layout() const;
+  bool k_last() const;
+  bool has_bias() const;
+  bool has_added_bias() const;
+
+  /// Whether Linear1 and Linear2 belong together: experts, sizes and formats. Errors name weight2.
+  static Status check_pair(const PackedWeights& linear1, const PackedWeights& linear2);
 
   class Impl;
   const Impl& impl() const { return *impl_; }
@@ -196,12 +212,14 @@ struct Layer {
 
 /// Tensors of one call. T may differ between ranks and may be 0.
 struct CallArgs {
-  TensorView x;              ///< (T, H) bfloat16 or float16, or the codes of dispatch_quant_out_dtype
-  TensorView scales;         ///< scales of x where x is given as codes; otherwise absent
-  TensorView topk_ids;       ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
-  TensorView topk_weights;   ///< (T, K) float32 or bfloat16
-  TensorView x_active_mask;  ///< optional (T,) int8 or bool as uint8: 0 = token takes no part, its y row is 0
-  TensorRef y;               ///< (T, H) bfloat16 or float16; may take the place of x, element by element
+  TensorView x;             ///< (T, H) bfloat16 or float16, or the codes of dispatch_quant_out_dtype
+  TensorView scales;        ///< scales of x where x is given as codes; otherwise absent
+  TensorView topk_ids;      ///< (T, K) int32 or int64, each in [0, E) or -1 = slot not used
+  TensorView topk_weights;  ///< (T, K) float32 or bfloat16
+  /// Optional (T,) int8 or bool as uint8: 0 = the token takes no part. Its row of y is 0; its ids, weights
+  /// and row of x may be anything, such as the padding of a batch.
+  TensorView x_active_mask;
+  TensorRef y;                  ///< (T, H) bfloat16 or float16; may take the place of x, element by element
   TensorRef expert_token_nums;  ///< (E_local,) int32, optional
 };
 

@@ -51,6 +51,18 @@ def mega_moe(
     transpose_weight2: bool = False,
     weight1_interleave: int = 0,
     combine_comm_mode: int | None = None,
+    scale_group: int = 0,
+    l1_zero: Any = None,
+    l2_zero: Any = None,
+    l1_added_bias: Any = None,
+    l2_added_bias: Any = None,
+    l1_up: Any = None,
+    shared_scale_group: int = 0,
+    shared_l1_zero: Any = None,
+    shared_l2_zero: Any = None,
+    shared_l1_added_bias: Any = None,
+    shared_l2_added_bias: Any = None,
+    shared_l1_up: Any = None,
 ) -> tuple[Any, Any]:
     """The mixture-of-experts layer: dispatch, Linear1, activation, Linear2 and combine in one call.
 
@@ -83,7 +95,8 @@ def mega_moe(
         l2_weights_sf: the same for Linear2: (E_local, H), or (E_local, H, ceil(I / 64), 2).
         l1_bias, l2_bias: float32 (E_local, 2I) and (E_local, H), or lists; added to the outputs, for int4
             weights before the scale of the token as the operator document has it. None for packed weights.
-        x_active_mask: (T,) int8 or bool; 0 = the token takes no part, its row of y is 0.
+        x_active_mask: (T,) int8 or bool; 0 = the token takes no part: its row of y is 0, and its ids, weights and
+            row of x may be anything, such as the padding of a batch.
         activation: "swiglu", "swiglustep", "swigluoai", "situglu" or "gelu".
         activation_clamp: limit of the activation's inputs; None and 0 = not clamped.
         activation_params: dict with keys among alpha, beta (swigluoai) and beta, linear_beta (situglu).
@@ -103,6 +116,20 @@ def mega_moe(
             the I up outputs; a divisor g of I = g gate outputs and the g up outputs that belong to them, in
             turn, scales and biases as well. Packed weights have an order of their own.
         combine_comm_mode: None, or that of the buffer.
+        scale_group: length of the reduction that shares a scale, scales float32, float16 or bfloat16. 32, 64
+            or 128 with int4: scales (E_local, N, ceil(K / scale_group)), N outputs and K the reduction. 128
+            with float8_e4m3fn: a scale for each block of 128 x 128, (E_local, ceil(N / 128), ceil(K / 128));
+            with `l1_up` the blocks of the gate outputs, then those of the up outputs. 0 = as above. Packed
+            weights know theirs.
+        l1_zero, l2_zero: int4 with scale_group: int8 zero points, shaped as the scales; a weight is scale *
+            (code - zero).
+        l1_added_bias, l2_added_bias: int4 without scale_group, whose `l1_bias` and `l2_bias` come before the
+            scale of the token: biases of the same shapes that are added after all scales.
+        l1_up: the up outputs of Linear1 in arrays of their own, in any form of `l1_weights`, which then hold
+            the gate outputs only: both (E_local, H, I), or FP8 and FP4 (E_local, I, H). Scales, zero points
+            and biases cover both, gate first.
+        shared_scale_group, shared_l1_zero, shared_l2_zero, shared_l1_added_bias, shared_l2_added_bias,
+            shared_l1_up: the same of the shared experts.
 
     Returns:
         (y, expert_token_nums), new arrays of the framework of `x`: y (T, H) of the type of `x`, bfloat16
@@ -120,6 +147,7 @@ def mega_moe(
         invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
 
     swap1, swap2, order = transpose_weight1, transpose_weight2, weight1_interleave
+    group, shared_group = scale_group, shared_scale_group
     call = CallArguments(
         x,
         topk_ids,
@@ -127,8 +155,33 @@ def mega_moe(
         x_active_mask,
         scales,
         (
-            LinearArguments("", 1, l1_weights, l1_weights_sf, l1_bias, weight1_type, swap1, order),
-            LinearArguments("", 2, l2_weights, l2_weights_sf, l2_bias, weight2_type, swap2),
+            LinearArguments(
+                "",
+                1,
+                l1_weights,
+                l1_weights_sf,
+                l1_bias,
+                weight1_type,
+                swap1,
+                order,
+                group,
+                l1_zero,
+                l1_added_bias,
+                l1_up,
+            ),
+            LinearArguments(
+                "",
+                2,
+                l2_weights,
+                l2_weights_sf,
+                l2_bias,
+                weight2_type,
+                swap2,
+                0,
+                group,
+                l2_zero,
+                l2_added_bias,
+            ),
             LinearArguments(
                 "shared_",
                 1,
@@ -138,6 +191,10 @@ def mega_moe(
                 shared_weight1_type,
                 swap1,
                 order,
+                shared_group,
+                shared_l1_zero,
+                shared_l1_added_bias,
+                shared_l1_up,
             ),
             LinearArguments(
                 "shared_",
@@ -147,6 +204,10 @@ def mega_moe(
                 shared_l2_bias,
                 shared_weight2_type,
                 swap2,
+                0,
+                shared_group,
+                shared_l2_zero,
+                shared_l2_added_bias,
             ),
         ),
         shared_expert_quant_out_dtype,

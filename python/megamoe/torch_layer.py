@@ -18,8 +18,8 @@ from .weights import FractalTensor, LinearArguments, PackedWeights
 
 _LAYERS = (("", 1), ("", 2), ("shared_", 1), ("shared_", 2))
 _LAYER_SCHEMA = (
-    "Tensor[] {0}l{1}_weights, Tensor[] {0}l{1}_weights_sf, Tensor[] {0}l{1}_bias, int {0}l{1}_packed, "
-    "str? {0}weight{1}_type"
+    "Tensor[] {0}l{1}_weights, Tensor[] {0}l{1}_weights_sf, Tensor[] {0}l{1}_bias, Tensor[] {0}l{1}_zero, "
+    "Tensor[] {0}l{1}_added_bias, Tensor[] {0}l{1}_up, int {0}l{1}_packed, str? {0}weight{1}_type"
 )
 _FIELDS = _LAYER_SCHEMA.count(",") + 1
 _SCHEMA = (
@@ -28,10 +28,11 @@ _SCHEMA = (
     + "bool transpose_weight1=False, bool transpose_weight2=False, int weight1_interleave=0, "
     "Tensor? x_active_mask=None, Tensor? scales=None, str? shared_expert_quant_out_dtype=None, "
     "str activation='swiglu', float? activation_clamp=None, float? alpha=None, float? beta=None, "
-    "float? linear_beta=None, int? combine_comm_mode=None) -> (Tensor, Tensor)"
+    "float? linear_beta=None, int? combine_comm_mode=None, int scale_group=0, int shared_scale_group=0) -> "
+    "(Tensor, Tensor)"
 )
 # torch does not pass trailing arguments that have their default.
-_DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None)
+_DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None, 0, 0)
 
 
 def _list(value: Any) -> list[Any]:
@@ -57,14 +58,18 @@ def _text(name: str, value: Any) -> str | None:
 
 def _layer_arguments(layer: LinearArguments) -> list[Any]:
     packed = isinstance(layer.weights, PackedWeights)
-    weights = [] if packed else _list(layer.weights)
-    if any(isinstance(item, FractalTensor) for item in weights):
-        invalid_type(f"{layer.name('weights')} = FractalTensor: expected pack_weights of it in torch.compile")
+    weights, up = [] if packed else _list(layer.weights), _list(layer.up)
+    for name, items in (("weights", weights), ("up", up)):
+        if any(isinstance(item, FractalTensor) for item in items):
+            invalid_type(f"{layer.name(name)} = FractalTensor: expected pack_weights of it in torch.compile")
     handle = layer.weights.handle if packed else 0
     return [
         weights,
         _list(layer.scales),
         _list(layer.bias),
+        _list(layer.zero),
+        _list(layer.added_bias),
+        up,
         handle,
         _text(layer.type_name, layer.type),
     ]
@@ -89,16 +94,19 @@ def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.
         _text("shared_expert_quant_out_dtype", given.shared_expert_quant_out_dtype),
         *settings.activation(given.activation, given.activation_clamp, given.activation_params),
         given.combine_comm_mode,
+        given.layers[0].scale_group,
+        given.layers[2].scale_group,
     )
 
 
 def _layer(prefix: str, index: int, fields: tuple[Any, ...], *orders: Any) -> LinearArguments:
-    weights, scales, bias, packed, stated = fields
+    weights, scales, bias, zero, added, up, packed, stated = fields
     if packed:
         if weights:
             invalid_type(f"{prefix}l{index}_weights = list: expected none beside {prefix}l{index}_packed")
         weights = handles.find(f"{prefix}l{index}_packed", packed, PackedWeights)
-    return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, *orders)
+    more = [value or None for value in (zero, added, up)]
+    return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, *orders, *more)
 
 
 def _run(
@@ -107,11 +115,11 @@ def _run(
     buffer = handles.find("sym_buffer", sym_buffer, SymmBuffer)
     count = _FIELDS * len(_LAYERS)
     swap1, swap2, order, *options = (*rest[count:], *_DEFAULTS[len(rest) - count :])
-    mask, scales, shared_codes, activation, clamp, alpha, beta, linear_beta, comm_mode = options
+    mask, scales, shared_codes, activation, clamp, alpha, beta, linear_beta, comm_mode, *groups = options
     params = {"alpha": alpha, "beta": beta, "linear_beta": linear_beta}
-    orders = {1: (swap1, order), 2: (swap2,)}
+    orders = {1: (swap1, order), 2: (swap2, 0)}
     layers = tuple(
-        _layer(prefix, index, rest[_FIELDS * i : _FIELDS * (i + 1)], *orders[index])
+        _layer(prefix, index, rest[_FIELDS * i : _FIELDS * (i + 1)], *orders[index], groups[i // 2])
         for i, (prefix, index) in enumerate(_LAYERS)
     )
     return run_call(

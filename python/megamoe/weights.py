@@ -141,11 +141,13 @@ class LinearArguments(NamedTuple):
     type: Any
     transposed: Any
     interleave: Any = 0  # of Linear1
-    zero: Any = None
     scale_group: Any = 0
+    zero: Any = None
+    added_bias: Any = None
+    up: Any = None  # of Linear1
 
     def name(self, of: str) -> str:
-        """Name of the argument that holds the "weights", "weights_sf" or "bias"."""
+        """Name of the argument that holds the "weights", "weights_sf", "bias", "zero", ..."""
         return f"{self.prefix}l{self.index}_{of}"
 
     @property
@@ -161,17 +163,25 @@ class LinearArguments(NamedTuple):
     def _order(self) -> int:
         return settings.integer("weight1_interleave", self.interleave)
 
+    def _group(self) -> int:
+        return settings.integer(f"{self.prefix}scale_group", self.scale_group)
+
+    def _beside(self) -> dict[str, Any]:
+        """The arrays beside those of the weights, by the names of their arguments."""
+        arrays = (self.scales, self.bias, self.zero, self.added_bias, self.up)
+        return dict(zip(map(self.name, ("weights_sf", "bias", "zero", "added_bias", "up")), arrays))
+
     def identity(self) -> Any:
         """A key that is equal for the same arguments."""
-        arrays = map(_identity, (self.weights, self.scales, self.bias))
-        return (*arrays, self._stated(), self._swapped(), self._order())
+        arrays = map(_identity, (self.weights, *self._beside().values()))
+        return (*arrays, self._stated(), self._swapped(), self._order(), self._group())
 
     def native(self) -> Any:
         """The weights as the library takes them, packed or raw."""
-        weights, scales, bias = map(self.name, ("weights", "weights_sf", "bias"))
+        weights = self.name("weights")
         packed = isinstance(self.weights, PackedWeights)
         if packed or (self.prefix and _is_empty(self.weights)):
-            for name, value in ((scales, self.scales), (bias, self.bias)):
+            for name, value in self._beside().items():
                 if not _is_empty(value):
                     why = f"{weights} is packed" if packed else f"there are no {weights}"
                     invalid_value(f"{name} = {type(value).__name__}: expected None, {why}")
@@ -184,12 +194,10 @@ class LinearArguments(NamedTuple):
             invalid_type(f"{weights} = NoneType: expected torch tensors, NumPy arrays or packed weights")
         types: set[str] = set()
         views = _each(weights, self.weights, lambda name, value: self._read_weight(name, value, types))
-        scale_views = _each(scales, self.scales, _read_scale)
-        bias_views = _each(bias, self.bias, _read_bias)
         k_last = any(kind in _MX_TYPES for kind in types) != self._swapped()
-        zero_views = _each(f"l{self.index}_zero", self.zero, _read_zero)
-        group = settings.integer("scale_group", self.scale_group)
-        return _core.RawWeights(views, scale_views, bias_views, zero_views, k_last, self._order(), group)
+        read = (_read_scale, _read_bias, _read_zero, _read_bias, lambda n, v: self._read_weight(n, v, types))
+        beside = [_each(*item, how) for item, how in zip(self._beside().items(), read)]
+        return _core.RawWeights(views, *beside, k_last, self._order(), self._group())
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
         invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")
@@ -225,6 +233,9 @@ def pack_weights(
     l2_sf: Any = None,
     l1_bias: Any = None,
     l2_bias: Any = None,
+    l1_added_bias: Any = None,
+    l2_added_bias: Any = None,
+    l1_up: Any = None,
     weight1_type: Any = None,
     weight2_type: Any = None,
     gated: bool = True,
@@ -247,16 +258,14 @@ def pack_weights(
         l2: weights of Linear2, as `l2_weights`, of the same type.
         l1_sf, l2_sf: scales, as `l1_weights_sf` and `l2_weights_sf`.
         l1_bias, l2_bias: float32 (E, 2I) and (E, H), or lists.
+        l1_added_bias, l2_added_bias: biases added after all scales, see `mega_moe`.
+        l1_up: the up outputs in arrays of their own, see `mega_moe`.
         weight1_type, weight2_type: types that uint8 arrays carry.
         gated: False for an activation without gate (gelu): all outputs of Linear1 are passed on to Linear2.
         transposed: the last two dimensions are swapped: bfloat16 and integer weights (E, N, K), as in
             PyTorch's nn.Linear, MX weights (E, K, N).
         weight1_interleave: order of the outputs of Linear1, see `mega_moe`.
-        scale_group: length of the reduction that shares a scale, scales float32, float16 or bfloat16. 32, 64
-            or 128 with int4: scales (E, N, ceil(K / scale_group)). 128 with float8_e4m3fn: a scale for each
-            128 x 128 block, (E, ceil(N / 128), ceil(K / 128)). 0 = as `mega_moe` has them.
-        l1_zero, l2_zero: int4 with scale_group: int8 zero points, shaped as the scales; a weight is scale *
-            (code - zero).
+        scale_group, l1_zero, l2_zero: scales and zero points of groups and blocks, see `mega_moe`.
         threads: threads to pack with; 0 = all cores.
 
     Returns:
@@ -269,11 +278,12 @@ def pack_weights(
     gated = settings.flag("gated", gated)
     transposed = settings.flag("transposed", transposed)
     count = settings.integer("threads", threads)
+    order, group = weight1_interleave, scale_group
     first = LinearArguments(
-        "", 1, l1, l1_sf, l1_bias, weight1_type, transposed, weight1_interleave, l1_zero, scale_group
+        "", 1, l1, l1_sf, l1_bias, weight1_type, transposed, order, group, l1_zero, l1_added_bias, l1_up
     )
     second = LinearArguments(
-        "", 2, l2, l2_sf, l2_bias, weight2_type, transposed, zero=l2_zero, scale_group=scale_group
+        "", 2, l2, l2_sf, l2_bias, weight2_type, transposed, 0, group, l2_zero, l2_added_bias
     )
     for given in (first, second):
         if isinstance(given.weights, PackedWeights):

@@ -31,22 +31,36 @@ PyObject* exception_type(Code code) {
   }
 }
 
-// Arguments that have another name in the C++ interface.
+// Arguments that have another name in the C++ interface; a name with a dot before the part in front of it.
 constexpr struct {
   std::string_view cpp, python;
 } kNames[] = {
+    {"weight1.scale_group", "scale_group"},
+    {"weight2.scale_group", "scale_group"},
+    {"weight1.zero", "l1_zero"},
+    {"weight2.zero", "l2_zero"},
+    {"weight1.up", "l1_up"},
+    {"shared_weight1.scale_group", "shared_scale_group"},
+    {"shared_weight2.scale_group", "shared_scale_group"},
+    {"shared_weight1.zero", "shared_l1_zero"},
+    {"shared_weight2.zero", "shared_l2_zero"},
+    {"shared_weight1.up", "shared_l1_up"},
     {"weight1", "l1_weights"},
     {"weight2", "l2_weights"},
     {"weight_scales1", "l1_weights_sf"},
     {"weight_scales2", "l2_weights_sf"},
     {"bias1", "l1_bias"},
     {"bias2", "l2_bias"},
+    {"added_bias1", "l1_added_bias"},
+    {"added_bias2", "l2_added_bias"},
     {"shared_weight1", "shared_l1_weights"},
     {"shared_weight2", "shared_l2_weights"},
     {"shared_weight_scales1", "shared_l1_weights_sf"},
     {"shared_weight_scales2", "shared_l2_weights_sf"},
     {"shared_bias1", "shared_l1_bias"},
     {"shared_bias2", "shared_l2_bias"},
+    {"shared_added_bias1", "shared_l1_added_bias"},
+    {"shared_added_bias2", "shared_l2_added_bias"},
     {"shared_weight1_interleave", "weight1_interleave"},
 };
 
@@ -66,7 +80,11 @@ std::string python_text(std::string_view message) {
     }
     std::string_view word = message.substr(i, end - i);
     for (const auto& name : kNames) {
-      if (word == name.cpp) word = name.python;
+      const size_t after = i + name.cpp.size();
+      if (!message.substr(i).starts_with(name.cpp) || in_word(after)) continue;
+      word = name.python;
+      end = after;
+      break;
     }
     text += word;
     i = end;

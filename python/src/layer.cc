@@ -34,8 +34,9 @@ struct RawWeights {
   std::vector<InputArray> arrays;
   LinearWeights views;
 
-  RawWeights(const Inputs& weight, const Inputs& scale, const Inputs& bias, const Inputs& zero, bool k_last,
-             int64_t interleave, int64_t scale_group) {
+  RawWeights(const Inputs& weight, const Inputs& scale, const Inputs& bias, const Inputs& zero,
+             const Inputs& added_bias, const Inputs& up, bool k_last, int64_t interleave,
+             int64_t scale_group) {
     views.k_last = k_last;
     views.scale_group = scale_group;
     views.interleave = interleave;
@@ -43,6 +44,8 @@ struct RawWeights {
     add(scale, views.scale);
     add(bias, views.bias);
     add(zero, views.zero);
+    add(added_bias, views.added_bias);
+    add(up, views.up);
   }
 
  private:
@@ -83,8 +86,10 @@ TensorView view_of(const Input* input) {
 
 void bind_weights(nb::module_& module) {
   nb::class_<RawWeights>(module, "RawWeights", "Weights of one linear layer as the caller holds them.")
-      .def(nb::init<const Inputs&, const Inputs&, const Inputs&, const Inputs&, bool, int64_t, int64_t>(),
-           "weight"_a, "scale"_a, "bias"_a, "zero"_a, "k_last"_a, "interleave"_a, "scale_group"_a);
+      .def(nb::init<const Inputs&, const Inputs&, const Inputs&, const Inputs&, const Inputs&, const Inputs&,
+                    bool, int64_t, int64_t>(),
+           "weight"_a, "scale"_a, "bias"_a, "zero"_a, "added_bias"_a, "up"_a, "k_last"_a, "interleave"_a,
+           "scale_group"_a);
   nb::class_<PackedWeights>(module, "PackedWeights",
                             "Weights of one linear layer in the order the kernels read.")
       .def_prop_ro("dtype",

@@ -186,6 +186,7 @@ struct Linear2Epilogue {
   const float* row_scales;
   const float* bias_factors;  ///< [rows] factors of the bias, or null
   uint16_t* const* out;       ///< [rows] where column 0 of this panel goes
+  bool stream;  ///< nobody reads the rows soon: whole lines go past the caches; then stream_end()
 };
 
 /// Combine of one token: the sum over slots in order of fl(row * weight), in float, multiply then add,

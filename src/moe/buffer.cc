@@ -150,7 +150,7 @@ Result<Workspace> Workspace::make(int64_t rows, int64_t blocks, const BufferConf
       {&workspace.linear2, n * workspace.linear2_row * sizeof(uint16_t)},
   };
   for (const auto& [pages, bytes] : parts) {
-    Result<base::Pages> made = base::Pages::allocate(bytes, /*huge=*/false);
+    Result<base::Pages> made = base::Pages::allocate(bytes, /*huge=*/true);
     if (!made) return made.status();
     *pages = std::move(*made);
   }

@@ -157,6 +157,11 @@ void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratc
   const comm::RowHome* const homes = rows.homes + block.first_row;
   std::byte* slots[kBlockRows];
   for (int64_t r = 0; r < block.rows; ++r) slots[r] = place(block, homes[r]);
+  // Rows of many tiles fill the caches and are read when they have long left them.
+  bool streams = codec == nullptr && rows.plan->linear2.tiles(block.rows) > 1;
+  for (int64_t r = 0; r < block.rows && streams; ++r) {
+    streams = reinterpret_cast<uintptr_t>(slots[r]) % base::kCacheLine == 0;
+  }
   multiply(
       rows.plan->linear2, *scenario.requantise_codec, block, piece, scratch,
       [&](int64_t t) { return rows.packed2(block.index, t); },
@@ -179,8 +184,10 @@ void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratc
         out.row_scales = scaled ? scales + begin : nullptr;
         out.bias_factors = rows.weights == nullptr ? nullptr : rows.weights + first_row;
         out.out = places;
+        out.stream = streams;
         epilogue(out);
         if (codec == nullptr) {
+          if (streams) return;
           for (int r = 0; r < count && p + 1 < g.panels(); ++r) announce_store(places[r] + out.outputs);
           return;
         }
@@ -196,6 +203,7 @@ void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratc
           slot[owner_.slot_scales() + static_cast<size_t>(p)] = scale[0];
         }
       });
+  if (streams) plan_.ops->stream_end();
 }
 
 }  // namespace megamoe::moe

@@ -14,7 +14,7 @@
 namespace megamoe::moe {
 
 /// Most shared experts of one rank.
-inline constexpr int64_t kMaxSharedExperts = 64;
+inline constexpr int64_t kMaxSharedExperts = 4;
 
 enum class Profile { kCpu, kAscendA2A3, kAscend950, kMegaMoeV1 };
 

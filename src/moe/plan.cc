@@ -5,6 +5,7 @@
 
 #include "moe/agreement.h"
 #include "moe/quantities.h"
+#include "pack/packed_weights.h"
 
 namespace megamoe {
 namespace moe {
@@ -30,11 +31,7 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
 
 namespace {
 
-Status expect_size(const std::string& name, const char* what, int64_t got, int64_t expected) {
-  if (got == expected) return Status::ok();
-  return Status(Code::kInvalidArgument,
-                name + " has " + what + " " + std::to_string(got) + ": expected " + std::to_string(expected));
-}
+using pack::expect_size;
 
 // What one linear layer is checked against.
 struct LinearInput {
@@ -43,6 +40,23 @@ struct LinearInput {
   bool gated;
   std::string name;  ///< "weight1", "shared_weight2", ...
 };
+
+// Packed weights have their order; one that is stated beside them must be it.
+Status check_packed_order(const LinearInput& in) {
+  const pack::GivenForm& given = in.packed->impl().given();
+  const auto differs = [&in](const char* what, const std::string& stated, const std::string& packed) {
+    return Status(Code::kInvalidArgument, in.name + what + " = " + stated + ": expected " + packed + " as " +
+                                              in.name + " was packed");
+  };
+  const auto fits = [](int64_t stated, int64_t packed) { return stated == 0 || stated == packed; };
+  if (!fits(in.raw.interleave, given.interleave)) {
+    return differs("_interleave", std::to_string(in.raw.interleave), std::to_string(given.interleave));
+  }
+  if (!fits(in.raw.scale_group, given.scale_group)) {
+    return differs(".scale_group", std::to_string(in.raw.scale_group), std::to_string(given.scale_group));
+  }
+  return in.raw.k_last && !given.k_last ? differs(".k_last", "true", "false") : Status::ok();
+}
 
 Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan& plan) {
   if (in.packed == nullptr) {
@@ -53,6 +67,7 @@ Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan&
   } else if (!in.raw.weight.empty()) {
     return Status(Code::kInvalidArgument, in.name + " is given both raw and packed: expected one of the two");
   } else {
+    MEGAMOE_RETURN_IF_ERROR(check_packed_order(in));
     plan.source = pack::packed_source(in.packed, ops);
   }
   if (plan.geometry().gated == in.gated) return Status::ok();
@@ -73,18 +88,7 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
   if (experts >= 0) MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "experts", g1.experts, experts));
   MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "reduction size", g1.k, config.hidden));
   MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "output size", g1.n, 2 * config.intermediate_hidden));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "experts", g2.experts, g1.experts));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "reduction size", g2.k, g1.outputs()));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second.name, "output size", g2.n, config.hidden));
-  if (g2.dtype != g1.dtype) {
-    return Status(Code::kInvalidType, second.name + " has type " + dtype_name(g2.dtype) + ": expected " +
-                                          dtype_name(g1.dtype) + " as " + first.name);
-  }
-  if (g2.scales != g1.scales) {
-    return Status(Code::kInvalidArgument,
-                  second.name + " has type " + pack::weight_form_name(g2.dtype, g2.scales) + ": expected " +
-                      pack::weight_form_name(g1.dtype, g1.scales) + " as " + first.name);
-  }
+  MEGAMOE_RETURN_IF_ERROR(pack::check_pair(g1, first.name, g2, second.name));
   plan.experts = g1.experts;
   return Status::ok();
 }

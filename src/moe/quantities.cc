@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "activation/params.h"
+#include "pack/given_form.h"
+#include "pack/packed_weights.h"
 
 namespace megamoe::moe {
 namespace {
@@ -30,43 +32,40 @@ constexpr LinearParameters kSharedWeight2 = {
     kSharedWeight2Up,   kSharedWeight2ScaleGroup, kSharedWeightScales2Type, kSharedWeightScales2Form,
     kSharedBias2,       kSharedAddedBias2,        kSharedBias2Form};
 
-/// A stacked tensor has one dimension more than one of an expert, which has 2 as a weight, and 1 or 3 as
-/// scales.
-Form form_of(const std::vector<TensorView>& tensors, bool weight) {
-  return tensors.size() == 1 && tensors[0].dims % 2 == (weight ? 1 : 0) ? Form::kStacked : Form::kPerExpert;
-}
-
 Given given(bool present) {
   return present ? Given::kGiven : Given::kNone;
 }
 
-void add_linear(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed,
-                const LinearParameters& p, Quantities& q) {
-  if (packed != nullptr) {
-    q.set(p.type, packed->dtype());
-    return;
+Form form_of(const pack::GivenTensors& tensors) {
+  return tensors.stacked ? Form::kStacked : Form::kPerExpert;
+}
+
+/// What one linear layer is, raw or packed: its form as the caller had it.
+pack::GivenForm form_of(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed) {
+  return packed != nullptr ? packed->impl().given() : pack::given_form(raw);
+}
+
+void add_linear(const pack::GivenForm& form, const LinearParameters& p, Quantities& q) {
+  if (!form.weight.present()) return;
+  q.set(p.type, form.weight.dtype);
+  q.set(p.layout, form.layout);
+  q.set(p.form, form_of(form.weight));
+  q.set(p.k_last, form.k_last);
+  q.set(p.up, given(form.up));
+  q.set(p.scale_group, form.scale_group);
+  if (form.scale.present()) {
+    q.set(p.scale_type, form.scale.dtype);
+    q.set(p.scale_form, form_of(form.scale));
   }
-  if (raw.weight.empty()) return;
-  q.set(p.type, raw.weight[0].dtype);
-  q.set(p.layout, raw.weight[0].layout);
-  q.set(p.form, form_of(raw.weight, true));
-  q.set(p.k_last, raw.k_last);
-  q.set(p.up, given(!raw.up.empty()));
-  q.set(p.scale_group, raw.scale_group);
-  if (!raw.scale.empty()) {
-    q.set(p.scale_type, raw.scale[0].dtype);
-    q.set(p.scale_form, form_of(raw.scale, false));
-  }
-  q.set(p.bias, given(!raw.bias.empty()));
-  q.set(p.added_bias, given(!raw.added_bias.empty()));
-  if (!raw.bias.empty()) q.set(p.bias_form, form_of(raw.bias, false));
+  q.set(p.bias, given(form.bias.present()));
+  q.set(p.added_bias, given(form.added_bias.present()));
+  if (form.bias.present()) q.set(p.bias_form, form_of(form.bias));
 }
 
 int64_t expert_count(const LinearWeights& raw, const std::shared_ptr<const PackedWeights>& packed) {
   if (packed != nullptr) return packed->experts();
-  return !raw.weight.empty() && form_of(raw.weight, true) == Form::kStacked
-             ? raw.weight[0].shape[0]
-             : static_cast<int64_t>(raw.weight.size());
+  return pack::given_form(raw).weight.stacked ? raw.weight[0].shape[0]
+                                              : static_cast<int64_t>(raw.weight.size());
 }
 
 }  // namespace
@@ -111,16 +110,17 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
                           : static_cast<float>(*clamp) >= activation::kFloatMax ? ClampValue::kLargest
                                                                                 : ClampValue::kNumber);
   q.set(kActivationBeta, given(layer.activation.beta.has_value()));
-  add_linear(layer.weight1, layer.packed1, kWeight1, q);
-  add_linear(layer.weight2, layer.packed2, kWeight2, q);
-  q.set(kWeight1Interleave, layer.weight1.interleave);
+  const pack::GivenForm form1 = form_of(layer.weight1, layer.packed1);
+  add_linear(form1, kWeight1, q);
+  add_linear(form_of(layer.weight2, layer.packed2), kWeight2, q);
+  q.set(kWeight1Interleave, form1.interleave);
   q.set(kSharedExperts, expert_count(layer.shared_weight1, layer.shared_packed1));
   if (q[kSharedExperts] == 0) return;
   const DType out = layer.shared_expert_quant_out_dtype;
   q.set(kSharedQuantOutDtype, out);
   q.set(kSharedCodes, out == DType::kUndefined ? token_codes : out);
-  add_linear(layer.shared_weight1, layer.shared_packed1, kSharedWeight1, q);
-  add_linear(layer.shared_weight2, layer.shared_packed2, kSharedWeight2, q);
+  add_linear(form_of(layer.shared_weight1, layer.shared_packed1), kSharedWeight1, q);
+  add_linear(form_of(layer.shared_weight2, layer.shared_packed2), kSharedWeight2, q);
   q.set(kSharedOtherwise, q[kSharedCodes] != static_cast<int64_t>(token_codes) ||
                               (q.knows(kWeight1Type) && q[kSharedWeight1Type] != q[kWeight1Type]));
 }

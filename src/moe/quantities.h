@@ -10,8 +10,7 @@ namespace megamoe::moe {
 /// Settings for a group of `ranks`. An intermediate_hidden of 0 stays unknown.
 Quantities quantities_of(const BufferConfig& config, int64_t ranks);
 
-/// Adds the layer. Of packed weights only the type is known; what the documents say of layouts, forms and
-/// scales was decided when they were packed.
+/// Adds the layer. Packed weights count as what they were packed from.
 void add_layer(const Layer& layer, const ActivationPlan& activation, DType token_codes, Quantities& q);
 
 /// Tensors of a call.

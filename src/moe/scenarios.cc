@@ -7,6 +7,7 @@
 #include <string>
 
 #include "format/float8_e8m0.h"
+#include "pack/packed_weights.h"
 
 namespace megamoe::moe {
 namespace {
@@ -174,3 +175,17 @@ Result<const Scenario*> scenario_from_name(std::string_view name) {
 }
 
 }  // namespace megamoe::moe
+
+namespace megamoe {
+
+std::vector<std::string> PackedWeights::scenarios() const {
+  const pack::Geometry& g = impl().geometry();
+  std::vector<std::string> names;
+  for (const moe::Scenario& scenario : moe::scenarios()) {
+    if (scenario.weight != g.dtype || scenario.weight_scales != g.scales) continue;
+    if (names.empty() || names.back() != scenario.name) names.emplace_back(scenario.name);
+  }
+  return names;
+}
+
+}  // namespace megamoe

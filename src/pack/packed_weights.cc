@@ -60,6 +60,7 @@ Result<std::unique_ptr<PackedWeights::Impl>> PackedWeights::Impl::pack(const Lin
 
   auto impl = std::make_unique<Impl>();
   const pack::Geometry& g = impl->geometry_ = *geometry;
+  impl->given_ = pack::given_form(weights);
   impl->panel_bytes_ = g.stored_bytes();
   const pack::PanelPacker packer(weights, g);
   const int64_t count = g.experts * g.panels();
@@ -136,6 +137,36 @@ int64_t PackedWeights::n() const {
 }
 int64_t PackedWeights::bytes() const {
   return static_cast<int64_t>(impl_->bytes());
+}
+std::string PackedWeights::format() const {
+  const pack::Geometry& g = impl_->geometry();
+  const std::string name = pack::weight_form_name(g.dtype, g.scales);
+  return pack::is_grouped(g.scales) ? name + " " + std::to_string(scale_group()) : name;
+}
+bool PackedWeights::gated() const {
+  return impl_->geometry().gated;
+}
+int64_t PackedWeights::interleave() const {
+  return impl_->given().interleave;
+}
+int64_t PackedWeights::scale_group() const {
+  return impl_->given().scale_group;
+}
+Layout PackedWeights::layout() const {
+  return impl_->given().layout;
+}
+bool PackedWeights::k_last() const {
+  return impl_->given().k_last;
+}
+bool PackedWeights::has_bias() const {
+  return impl_->geometry().has_bias;
+}
+bool PackedWeights::has_added_bias() const {
+  return impl_->geometry().has_added_bias;
+}
+
+Status PackedWeights::check_pair(const PackedWeights& linear1, const PackedWeights& linear2) {
+  return pack::check_pair(linear1.impl().geometry(), "weight1", linear2.impl().geometry(), "weight2");
 }
 
 }  // namespace megamoe

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/memory.h"
+#include "pack/given_form.h"
 #include "pack/panel_source.h"
 
 namespace megamoe {
@@ -16,6 +17,7 @@ class PackedWeights::Impl {
                                             int threads);
 
   const pack::Geometry& geometry() const { return geometry_; }
+  const pack::GivenForm& given() const { return given_; }
   size_t bytes() const { return memory_.bytes(); }
   pack::Panel panel(int64_t expert, int64_t index) const {
     const int64_t i = expert * geometry_.panels() + index;
@@ -27,6 +29,7 @@ class PackedWeights::Impl {
 
  private:
   pack::Geometry geometry_;
+  pack::GivenForm given_;
   int64_t panel_bytes_ = 0;
   base::Pages memory_;
   int32_t* sums_ = nullptr;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/memory.h"
 #include "kernel/contract.h"
@@ -115,6 +116,12 @@ class PanelSource {
 /// Checks weights and scales ("weight1[3] has shape ...: expected ...") and derives the geometry. `name` is
 /// "weight1" or "weight2"; scales are named "weight_scales1" / "weight_scales2".
 Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name);
+
+/// "weight1 has experts 3: expected 4".
+Status expect_size(const std::string& name, const char* what, int64_t got, int64_t expected);
+/// Whether both linear layers belong to the same experts: sizes, types and kinds of scales.
+Status check_pair(const Geometry& first, const std::string& first_name, const Geometry& second,
+                  const std::string& second_name);
 
 /// Panels of raw weights, packed on demand. The tensors must outlive the source.
 Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,

@@ -183,12 +183,13 @@ std::vector<bool> read_mask(const CallArgs& call) {
   return active;
 }
 
-// Expert of each slot of one rank. The ids of a masked token are checked like all others, then not used.
+// Expert of each slot of one rank. The ids of a masked token are not read.
 Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallArgs& call,
                                         const std::vector<bool>& active) {
   const int64_t tokens = call.x.shape[0];
   std::vector<int64_t> slots(static_cast<size_t>(tokens * config.num_topk), kUnusedSlot);
   for (int64_t t = 0; t < tokens; ++t) {
+    if (!active[t]) continue;
     int64_t* row = slots.data() + t * config.num_topk;
     for (int64_t k = 0; k < config.num_topk; ++k) {
       const int64_t id = read_index(call.topk_ids, offset(call.topk_ids, t, k));
@@ -203,7 +204,6 @@ Result<std::vector<int64_t>> read_slots(const BufferConfig& config, const CallAr
       }
       row[k] = id;
     }
-    if (!active[t]) std::fill(row, row + config.num_topk, kUnusedSlot);
   }
   return slots;
 }

@@ -38,7 +38,12 @@ Status TokenMap::build(const TensorView& topk_ids, const TensorView& active, con
   const auto* active_bytes = static_cast<const uint8_t*>(active.data);
   for (int64_t token = 0; token < tokens; ++token) {
     const bool takes_part = active_bytes == nullptr || active_bytes[token * active.strides[0]] != 0;
-    uint32_t used = 0;
+    active_[token] = takes_part ? 1 : 0;
+    used_[token] = 0;
+    if (!takes_part) {  // padding of a batch: its ids may be anything
+      std::fill_n(experts_.begin() + token * topk_, topk_, -1);
+      continue;
+    }
     for (int64_t slot = 0; slot < topk_; ++slot) {
       const int64_t id = read_id(topk_ids, token, slot);
       const int64_t at = token * topk_ + slot;
@@ -56,16 +61,11 @@ Status TokenMap::build(const TensorView& topk_ids, const TensorView& active, con
           }
         }
       }
-      if (id < 0 || !takes_part) {
-        experts_[at] = -1;
-        continue;
-      }
       experts_[at] = static_cast<int32_t>(id);
+      if (id < 0) continue;
       order_[at] = counts_[id]++;
-      ++used;
+      ++used_[token];
     }
-    used_[token] = used;
-    active_[token] = takes_part ? 1 : 0;
   }
   tokens_ = tokens;
   return Status::ok();

@@ -24,8 +24,8 @@ class TokenMap {
   TokenMap(int64_t max_tokens, int64_t topk, int64_t experts);
 
   /// topk_ids (T, K) int32 or int64, any strides, -1 = slot not used; active (T,) one byte per token or null
-  /// data: 0 = token takes no part. An id outside [0, experts) other than -1 is an error that names row, slot
-  /// and value.
+  /// data: 0 = token takes no part, its ids are not read. Of the others an id outside [0, experts) other than
+  /// -1 is an error that names row, slot and value.
   Status build(const TensorView& topk_ids, const TensorView& active, const TokenMapLimits& limits);
   /// The map of a rank without tokens.
   void clear();

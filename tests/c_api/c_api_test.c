@@ -28,6 +28,7 @@ static int32_t ids[1] = {0};
 static float weights[1] = {1.0f};
 static uint16_t y[1];
 static int32_t nums[1];
+static int8_t mask[1] = {0};
 
 static void fill_weights(megamoe_linear_weights* weights1, megamoe_linear_weights* weights2,
                          megamoe_tensor tensors[2]) {
@@ -58,6 +59,7 @@ static void test_layer(int packed) {
   const megamoe_tensor tweights = megamoe_row_major(weights, megamoe_dtype("float32"), 2, shape);
   const megamoe_tensor ty = megamoe_row_major(y, megamoe_dtype("bfloat16"), 2, shape);
   const megamoe_tensor tnums = megamoe_row_major(nums, megamoe_dtype("int32"), 1, one);
+  const megamoe_tensor tmask = megamoe_row_major(mask, megamoe_dtype("int8"), 1, one);
   megamoe_tensor tensors[2];
   megamoe_linear_weights weights1, weights2;
   megamoe_buffer_config config;
@@ -113,6 +115,11 @@ static void test_layer(int packed) {
   CHECK(megamoe_op_run(op, &call) == kInvalidArgument);
   CHECK(strstr(megamoe_last_error(), "topk_ids[0][0] = 7") != NULL);
   CHECK(y[0] == 0x40a9);
+  /* But not where the token takes no part. */
+  call.x_active_mask = &tmask;
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(y[0] == 0 && nums[0] == 0);
+  call.x_active_mask = NULL;
   ids[0] = 0;
   CHECK(megamoe_op_run(op, &call) == 0);
   CHECK(megamoe_op_run(op, NULL) == kInvalidArgument);

@@ -19,7 +19,8 @@ class EpilogueTest : public RowOpsTest {
     for (size_t i = 0; i < values.size(); i += kPanelColumns) {
       std::copy(values.begin() + i, values.begin() + i + kPanelColumns, c.data());
       uint16_t* out = &result[i];
-      ops().linear2[0]({c.data(), 1, kPanelColumns, nullptr, nullptr, nullptr, nullptr, nullptr, &out});
+      ops().linear2[0](
+          {c.data(), 1, kPanelColumns, nullptr, nullptr, nullptr, nullptr, nullptr, &out, false});
     }
     return result;
   }
@@ -64,7 +65,7 @@ TEST_P(EpilogueTest, Linear2WritesExactlyItsOutputs) {
       const void* tile = scaled ? static_cast<const void*>(sums.data()) : c.data();
       ops().linear2[static_cast<int>(kind)]({tile, kRows, outputs, scaled ? column_scales.data() : nullptr,
                                              nullptr, nullptr, scaled ? row_scales.data() : nullptr, nullptr,
-                                             out});
+                                             out, false});
       for (int r = 0; r < kRows; ++r) {
         ASSERT_TRUE(rows[r].intact()) << outputs;
         for (int i = 0; i < outputs; ++i) {
@@ -74,6 +75,57 @@ TEST_P(EpilogueTest, Linear2WritesExactlyItsOutputs) {
             want = once * row_scales[r];
           }
           ASSERT_EQ(rows[r][i], format::bf16_from_float(want)) << "row " << r << " column " << i;
+        }
+      }
+    }
+  }
+}
+
+// Past the caches or through them, and with every term: the same bits, and nothing beside the panel.
+TEST_P(EpilogueTest, Linear2StreamsTheSameBits) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  constexpr int kRows = 3, kStride = 2 * kPanelColumns;
+  float c[kRows * kPanelColumns];
+  int32_t sums[kRows * kPanelColumns];
+  float columns[3][kPanelColumns], row_scales[kRows], bias_factors[kRows];
+  for (float& value : c) value = normal(random);
+  c[5] = NAN;
+  c[40] = 1e-41f;
+  for (int32_t& sum : sums) sum = static_cast<int32_t>(random()) >> 4;
+  for (auto& row : columns) {
+    for (float& value : row) value = normal(random);
+  }
+  for (float& value : row_scales) value = normal(random);
+  for (float& value : bias_factors) value = normal(random);
+  for (int kind = 0; kind < kEpilogueCount; ++kind) {
+    for (int terms = 0; terms < 4; ++terms) {
+      alignas(64) uint16_t rows[2][kRows * kStride];
+      std::memset(rows, 0xff, sizeof rows);
+      for (const bool stream : {false, true}) {
+        uint16_t* out[kRows];
+        for (int r = 0; r < kRows; ++r) out[r] = rows[stream] + r * kStride + kPanelColumns * (r % 2);
+        const void* const tile =
+            kind == static_cast<int>(EpilogueKind::kScaledInt32) ? static_cast<void*>(sums) : c;
+        ops().linear2[kind]({tile, kRows, kPanelColumns, columns[0], terms % 2 == 0 ? nullptr : columns[1],
+                             terms < 2 ? nullptr : columns[2], row_scales, bias_factors, out, stream});
+        if (stream) ops().stream_end();
+      }
+      EXPECT_EQ(0, std::memcmp(rows[0], rows[1], sizeof rows[0])) << kind << " " << terms;
+      for (int r = 0; r < kRows; ++r) {
+        for (int i = 0; i < kPanelColumns; ++i) {
+          const float* const from = c + r * kPanelColumns + i;
+          float want = *from;
+          if (kind == static_cast<int>(EpilogueKind::kScaledInt32)) {
+            volatile float value = static_cast<float>(sums[r * kPanelColumns + i]) * columns[0][i];
+            if (terms % 2 == 1) value = value + columns[1][i];
+            want = value;
+          }
+          volatile float scaled = kind == 0 ? want : want * row_scales[r];
+          volatile const float bias = columns[2][i] * bias_factors[r];
+          if (terms >= 2) scaled = scaled + bias;
+          EXPECT_EQ(rows[1][r * kStride + kPanelColumns * (r % 2) + i], format::bf16_from_float(scaled));
+          EXPECT_EQ(rows[1][r * kStride + kPanelColumns * (1 - r % 2) + i], 0xffff);
         }
       }
     }

@@ -97,6 +97,23 @@ struct LimitSetup {
     if (traits.mx()) l.shared_expert_quant_out_dtype = traits.out;
   }
 
+  /// Packs all weights. False where one of them cannot be packed.
+  bool pack() {
+    const bool gated = l.activation.name != "gelu";
+    const auto one = [&](LinearWeights& weights, std::shared_ptr<const PackedWeights>& packed, bool first) {
+      if (weights.weight.empty()) return true;
+      if (weights.weight[0].elements() > int64_t{32} << 20) return false;  // more than the memory of zeros
+      auto made =
+          first ? PackedWeights::pack_linear1(weights, gated, 1) : PackedWeights::pack_linear2(weights, 1);
+      if (!made) return false;
+      packed = *made;
+      weights = {};
+      return true;
+    };
+    return one(l.weight1, l.packed1, true) && one(l.weight2, l.packed2, false) &&
+           one(l.shared_weight1, l.shared_packed1, true) && one(l.shared_weight2, l.shared_packed2, false);
+  }
+
   /// Changes of the call.
   void tokens(int64_t count) {
     ids_.clear();

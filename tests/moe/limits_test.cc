@@ -96,6 +96,24 @@ TEST(Limits, Layers) {
   }
 }
 
+// What a profile refuses of raw weights it refuses of packed ones.
+TEST(Limits, PackedLayers) {
+  int refused = 0;
+  for (const LayerCase& test : kLayerCases) {
+    LimitSetup setup(test.profile, test.scenario);
+    test.change(setup);
+    const std::string name = title(test) + " of " + test.scenario;
+    if (!setup.pack()) continue;  // refused before there is a layer
+    refused += *test.error != '\0';
+    test::on_local_ranks(2, [&](int, const Group& group) {
+      const auto buffer = SymmBuffer::create(group, setup.c, test::options(1));
+      ASSERT_TRUE(buffer) << name << ": " << buffer.status().message();
+      EXPECT_EQ(MegaMoe::create(*buffer, setup.l).status().message(), test.error) << name;
+    });
+  }
+  EXPECT_GE(refused, 60) << "packing must not hide what is to be refused";
+}
+
 TEST(Limits, Calls) {
   for (const CallCase& test : kCallCases) {
     LimitSetup ranks[] = {{test.profile, test.scenario}, {test.profile, test.scenario}};

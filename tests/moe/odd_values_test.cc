@@ -202,6 +202,51 @@ TEST_P(OddValues, OfWeightCodes) {
   }
 }
 
+// Engines pad a batch with tokens of any content: the others keep the bits they have without the padding.
+TEST_P(OddValues, OfTokensThatTakeNoPart) {
+  const test::ScenarioTraits& traits = test::traits_of(GetParam());
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool coded : {false, true}) {
+    if (coded && !traits.mx()) continue;
+    LayerOptions options;
+    options.coded_x = coded;
+    options.shared_experts = 1;
+    TestLayer tested = layer(options);
+    std::vector<RankTokens> ranks{tested.tokens(9), tested.tokens(7)};
+    for (RankTokens& rank : ranks) {
+      for (int64_t t = 0; t < rank.tokens; ++t) rank.active.push_back(t % 3 != 1);
+    }
+    std::vector<RankTokens> padded = ranks;
+    const int32_t odd_ids[] = {-2, 64, std::numeric_limits<int32_t>::min(),
+                               std::numeric_limits<int32_t>::max()};
+    for (RankTokens& rank : padded) {
+      for (int64_t t = 1; t < rank.tokens; t += 3) {
+        set_row(rank, t, [](int64_t) { return uint16_t{0x7fc0}; });
+        for (int64_t i = 2 * t; i < 2 * t + 2; ++i) {
+          rank.ids[static_cast<size_t>(i)] = odd_ids[i % 4];
+          rank.weights[static_cast<size_t>(i)] = nan;
+        }
+        for (size_t g = 0; coded && g < 3; ++g) rank.scales[static_cast<size_t>(t) * 3 + g] = 255;
+      }
+    }
+    for (const Isa isa : test::runnable_levels()) {
+      test::run_local(tested, ranks, 9, {2, isa, true});
+      test::run_local(tested, padded, 9, {2, isa, true});
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        EXPECT_EQ(padded[r].y, ranks[r].y) << isa_name(isa);
+        EXPECT_EQ(padded[r].counts, ranks[r].counts) << isa_name(isa);
+        EXPECT_EQ(padded[r].y[static_cast<size_t>(kHidden)], 0);
+      }
+    }
+    const std::vector<RankTokens> expected = tested.reference(ranks, 9);
+    const std::vector<RankTokens> padded_expected = tested.reference(padded, 9);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      EXPECT_EQ(padded_expected[r].y, expected[r].y);
+      EXPECT_EQ(padded_expected[r].counts, expected[r].counts);
+    }
+  }
+}
+
 TEST_P(OddValues, MasksOfNoToken) {
   for (const bool shared : {false, true}) {
     LayerOptions options;

@@ -85,6 +85,19 @@ def test_active_mask(kind):
 
 
 @pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
+def test_masked_tokens_may_hold_anything(int8):
+    layer = Layer(8, 64, 32, 4, 2, int8=int8, seed=5)
+    mask = np.array([1, 0, 1, 1, 0, 0, 1, 1], np.int8)
+    y, counts = layer.run(x_active_mask=mask)
+    x, ids, router = layer.x.copy(), layer.ids.copy(), layer.router.copy()
+    x[mask == 0] = router[mask == 0] = np.nan
+    ids[mask == 0] = [[99, -7], [0, 0], [-(2**31), 4]]
+    padded, padded_counts = layer.run(x=x, topk_ids=ids, topk_weights=router, x_active_mask=mask)
+    np.testing.assert_array_equal(bits(padded), bits(y))
+    np.testing.assert_array_equal(padded_counts, counts)
+
+
+@pytest.mark.parametrize("int8", [False, True], ids=["bf16", "int8"])
 def test_token_alone_and_in_a_batch(int8):
     layer = Layer(65, 96, 40, 4, 2, int8=int8, seed=6)
     with layer.buffer() as buffer:

@@ -64,6 +64,18 @@ CALL = [
     ("transpose_weight2", False),
     ("weight1_interleave", 0),
     ("combine_comm_mode", None),
+    ("scale_group", 0),
+    ("l1_zero", None),
+    ("l2_zero", None),
+    ("l1_added_bias", None),
+    ("l2_added_bias", None),
+    ("l1_up", None),
+    ("shared_scale_group", 0),
+    ("shared_l1_zero", None),
+    ("shared_l2_zero", None),
+    ("shared_l1_added_bias", None),
+    ("shared_l2_added_bias", None),
+    ("shared_l1_up", None),
 ]
 SIZE = [
     ("ep_world_size", REQUIRED),

@@ -48,7 +48,7 @@ def operator_arguments(buffer, **last):
     call, shared = tensors(LAYER.call()), tensors(SHARED.weights())
     for name in ("l1_weights", "l2_weights"):  # the checks of torch cannot compare FP8
         shared[name] = shared[name].view(torch.uint8)
-    none = ([], 0)
+    none = ([], [], [], [], 0)
 
     def layer(source, index):
         stated = source[f"weight{index}_type"]
@@ -132,7 +132,7 @@ def test_handles(buffer):
         torch.ops.megamoe.mega_moe(*arguments[:3], 0, *arguments[4:])
     made = packed()
     assert made["l1_weights"].handle != made["l2_weights"].handle
-    arguments[4:9] = ([], [], [], made["l1_weights"].handle, None)
+    arguments[4:12] = (*[[]] * 6, made["l1_weights"].handle, None)
     y, _ = torch.ops.megamoe.mega_moe(*arguments)
     plain, _ = torch.ops.megamoe.mega_moe(*operator_arguments(buffer))
     np.testing.assert_array_equal(bits(y), bits(plain))
@@ -151,6 +151,6 @@ def test_wrong_values_name_the_argument(buffer):
     with pytest.raises(ValueError, match="activation = "):
         torch.ops.megamoe.mega_moe(*arguments, activation="relu")
     with pytest.raises(ValueError, match="shared_l1_bias has shape"):
-        torch.ops.megamoe.mega_moe(*arguments[:16], [torch.zeros(1, 3)], *arguments[17:])
+        torch.ops.megamoe.mega_moe(*arguments[:22], [torch.zeros(1, 3)], *arguments[23:])
     with pytest.raises(ValueError, match=r"topk_ids has shape \(9, 1\)"):
         torch.ops.megamoe.mega_moe(arguments[0], arguments[1][:, : TOPK - 1], *arguments[2:])

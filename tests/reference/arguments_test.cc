@@ -51,12 +51,19 @@ TEST(Arguments, TopkIds) {
                  [](World&, auto& in) { in[0].call.topk_ids = {}; });
 }
 
-TEST(Arguments, TopkIdsOfMaskedTokens) {
-  World w(false, {2}, 4, 2, 8, 4);
-  w.ranks[0].mask = {1, 0};
-  w.ranks[0].ids[2] = 4;
-  EXPECT_EQ(w.run().message(), "topk_ids[1][0] = 4: expected -1 (slot not used) or an expert in [0, 4)");
-  EXPECT_TRUE(w.untouched());
+TEST(Arguments, TopkIdsOfMaskedTokensAreNotRead) {
+  for (const char* profile : {"cpu", "ascend_a2_a3"}) {
+    for (const auto& [first, second] : {std::pair{4, -2}, {3, 3}, {std::numeric_limits<int32_t>::min(), 0}}) {
+      World w(false, {3}, 4, 2, 8, 4);
+      w.config.profile = profile;
+      w.ranks[0].mask = {1, 0, 1};
+      w.ranks[0].ids[2] = first;
+      w.ranks[0].ids[3] = second;
+      EXPECT_EQ(w.run().message(), "") << profile << " " << first << " " << second;
+      w.ranks[0].ids[4] = 4;
+      EXPECT_EQ(w.run().message(), "topk_ids[2][0] = 4: expected -1 (slot not used) or an expert in [0, 4)");
+    }
+  }
 }
 
 TEST(Arguments, OneRankIsNotNamed) {

@@ -133,6 +133,12 @@ struct F32 {
   }
   static void store(float* p, F32 x) { _mm256_storeu_ps(p, x.v); }
   static void store(uint16_t* p, F32 x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(x)); }
+  static void store(uint16_t* p, const F32 (&x)[2]) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(x));
+  }
+  static void stream(uint16_t* p, const F32 (&x)[2]) {
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(x));
+  }
   static void store(int8_t* p, F32 x) { _mm_storel_epi64(reinterpret_cast<__m128i*>(p), to_int8(x)); }
 
   static F32 load(const float* p, int count) { return {_mm256_maskload_ps(p, first_lanes(count))}; }
@@ -234,6 +240,10 @@ struct F32 {
   static __m128i narrow(F32 a) {
     const __m256i bits = bf16_bits(a);
     return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+  }
+  static __m256i narrow(const F32 (&a)[2]) {
+    const __m256i words = _mm256_packus_epi32(bf16_bits(a[0]), bf16_bits(a[1]));
+    return _mm256_permute4x64_epi64(words, 0xd8);
   }
   static __m128i to_int8(F32 a) {
     const __m256i x = _mm256_cvtps_epi32(a.v);

@@ -174,6 +174,15 @@ struct I16 {
   }
 };
 
+/// Order of the high halves of the lanes of two vectors.
+struct alignas(64) HighHalves {
+  uint16_t words[32];
+  consteval HighHalves() : words() {
+    for (int i = 0; i < 32; ++i) words[i] = static_cast<uint16_t>(2 * i + 1);
+  }
+};
+inline constexpr HighHalves kHighHalves;
+
 struct F32 {
   using Int = I32;
   using Words = I16;
@@ -194,6 +203,10 @@ struct F32 {
   static F32 load_converted(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
   static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
   static void store(uint16_t* p, F32 x) { store(p, x, kLanes); }
+  static void store(uint16_t* p, const F32 (&x)[2]) { _mm512_storeu_si512(p, narrow(x)); }
+  static void stream(uint16_t* p, const F32 (&x)[2]) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p), narrow(x));
+  }
   static void store(int8_t* p, F32 x) { store(p, x, kLanes); }
 
   static F32 load(const float* p, int count) { return {_mm512_maskz_loadu_ps(first_lanes(count), p)}; }
@@ -228,7 +241,10 @@ struct F32 {
   static F32 select_less(F32 a, F32 b, F32 x, F32 y) {
     return {_mm512_mask_mov_ps(y.v, _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), x.v)};
   }
-  static F32 round_to_bf16(F32 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(bf16_bits(a), 16))}; }
+  static F32 round_to_bf16(F32 a) {
+    return {_mm512_castsi512_ps(
+        _mm512_and_si512(bf16_high(a), _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  }
   static F32 scale_exponent(F32 a, F32 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
   static float max_lanes(F32 a) { return _mm512_reduce_max_ps(a.v); }
   static Int bits(F32 a) { return {_mm512_castps_si512(a.v)}; }
@@ -251,15 +267,20 @@ struct F32 {
   static F32 widen(__m256i bits) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
   }
-  /// Rounded to nearest even, in the low half of each lane; NaN becomes quiet. By integers: the conversion
+  /// Rounded to nearest even, in the high half of each lane; NaN becomes quiet. By integers: the conversion
   /// instruction would flush subnormals.
-  static __m512i bf16_bits(F32 a) {
+  static __m512i bf16_high(F32 a) {
     const __m512i bits = _mm512_castps_si512(a.v);
-    const __m512i high = _mm512_srli_epi32(bits, 16);
-    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-    return _mm512_mask_or_epi32(_mm512_srli_epi32(sum, 16), is_nan, high, _mm512_set1_epi32(0x40));
+    return _mm512_mask_or_epi32(sum, is_nan, bits, _mm512_set1_epi32(0x400000));
+  }
+  /// The same in the low half.
+  static __m512i bf16_bits(F32 a) { return _mm512_srli_epi32(bf16_high(a), 16); }
+  /// The high halves of both.
+  static __m512i narrow(const F32 (&a)[2]) {
+    return _mm512_permutex2var_epi16(bf16_high(a[0]), _mm512_load_si512(kHighHalves.words), bf16_high(a[1]));
   }
 };
 

@@ -83,6 +83,13 @@ struct F32 {
   static F32 load_converted(const int32_t* p) { return {static_cast<float>(*p)}; }
   static void store(float* p, F32 x) { *p = x.v; }
   static void store(uint16_t* p, F32 x) { *p = format::bf16_from_float(x.v); }
+  /// Two vectors one after the other; the second form goes past the caches where the level can, to an address
+  /// that is a multiple of their bytes.
+  static void store(uint16_t* p, const F32 (&x)[2]) {
+    store(p, x[0]);
+    store(p + kLanes, x[1]);
+  }
+  static void stream(uint16_t* p, const F32 (&x)[2]) { store(p, x); }
   /// Nearest integer, ties to even; x must lie in [-128, 127].
   static void store(int8_t* p, F32 x) {
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
