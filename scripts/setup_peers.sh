@@ -22,4 +22,7 @@ try gguf
 # From source, for this CPU: the prebuilt one is for any x86-64.
 export CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_OPENMP=OFF"
 try --no-binary libggml-python libggml-python
+# And one for AVX2 alone, to compare levels: MEGAMOE_ISA=avx2 MEGAMOE_BENCH_GGML=.venv-peers/ggml-avx2
+export CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF -DGGML_OPENMP=OFF"
+try --no-deps --no-cache-dir --no-binary libggml-python --target .venv-peers/ggml-avx2 libggml-python
 echo "$wanted" >.venv-peers/.installed

@@ -1,15 +1,16 @@
 """Time the fused layer beside other libraries, pair by pair, in one process.
 
-For every cell (format pair, tokens, routing) the two sides alternate: each rests until its threads sleep, makes one
-untimed call, then one timed call on another routing, so that weights come from memory. A row prints the medians, the
-median of the ratios of neighbouring calls, and the relative error of both against double precision on the unrounded
-weights. Sides that cannot run are listed with the reason.
+For every cell (format pair, tokens, routing) the two sides alternate: each rests until the other's threads sleep, makes
+untimed calls until it has its pace, then timed ones, every call on another routing, so that weights come from memory. A
+row prints the medians, the median of the ratios of neighbouring turns, and the relative error of both against double
+precision on the unrounded weights. Sides that cannot run are listed with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import statistics
@@ -31,15 +32,28 @@ from .torch_sides import TorchGroupedSide, TorchLoopSide, TransformersSide
 
 PEERS: list[type[Side]] = [GgmlSide, KtKernelSide, TorchLoopSide, TorchGroupedSide, TransformersSide]
 REST_SECONDS = 0.12
+TURN_SECONDS = 0.03  # of the untimed calls of a turn and of the timed ones, each
+ROUTINGS_OF_A_CELL = 16
 ACCURACY_TOKENS = 2
 
 
 def timed(side: Side, tokens: Tokens, round_: int) -> float:
-    """Milliseconds of one call after an untimed one on other experts."""
-    side.run(tokens.x, tokens.routings[2 * round_], tokens.weights)
-    begin = time.perf_counter()
-    side.run(tokens.x, tokens.routings[2 * round_ + 1], tokens.weights)
-    return (time.perf_counter() - begin) * 1e3
+    """Milliseconds of a call: the median of a turn, whose untimed part goes first."""
+    routings = itertools.cycle(tokens.routings[round_:] + tokens.routings[:round_])
+
+    def call() -> float:
+        begin = time.perf_counter()
+        side.run(tokens.x, next(routings), tokens.weights)
+        return time.perf_counter() - begin
+
+    def calls() -> list[float]:
+        seconds = [call()]
+        while sum(seconds) < TURN_SECONDS:
+            seconds.append(call())
+        return seconds
+
+    calls()
+    return statistics.median(calls()) * 1e3
 
 
 def error_of(side: Side, layer: Layer, tokens: Tokens) -> float:
@@ -47,6 +61,7 @@ def error_of(side: Side, layer: Layer, tokens: Tokens) -> float:
     count = min(ACCURACY_TOKENS, tokens.x.shape[0])
     want = layer.reference(tokens, tokens.routings[0], count)
     got = side.run(tokens.x, tokens.routings[0], tokens.weights)[:count].double().numpy()
+    side.rest()
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
@@ -56,6 +71,8 @@ def compare(ours: Side, theirs: Side, layer: Layer, tokens: Tokens, rounds: int)
     for round_ in range(rounds):
         pair = []
         for side in (ours, theirs) if round_ % 2 == 0 else (theirs, ours):
+            side.enter()
+            torch.set_num_threads(side.torch_threads)
             time.sleep(REST_SECONDS)
             pair.append(timed(side, tokens, round_))
             side.rest()
@@ -102,7 +119,7 @@ def main() -> int:
     chosen = [name for name in args.peers.split(",") if name]
     scenarios = [name for name in args.ours.split(",") if name] or list(MegamoeSide.formats)
     layer = Layer(Shape.parse(args.shape))
-    tokens = {count: Tokens.draw(layer.shape, count, args.routing, 2 * args.rounds) for count in counts}
+    tokens = {count: Tokens.draw(layer.shape, count, args.routing, ROUTINGS_OF_A_CELL) for count in counts}
 
     say(f"megamoe {megamoe.__version__}, torch {torch.__version__}, {args.threads} threads, {layer.shape}, "
           f"{args.routing} routing, {args.rounds} rounds")

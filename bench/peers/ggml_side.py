@@ -16,13 +16,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .layer import Layer, Side, Unavailable
+from .layer import Layer, Side, Unavailable, all_cpus
 
 _TYPES = {"f32": 0, "q4_0": 2, "q8_0": 8, "i32": 26, "bf16": 30, "mxfp4": 39}
 
 
 class _InitParams(ctypes.Structure):
     _fields_ = [("mem_size", c_size_t), ("mem_buffer", c_void_p), ("no_alloc", c_bool)]
+
+
+_MAX_THREADS = 512
+
+
+class _PoolParams(ctypes.Structure):
+    _fields_ = [("cpumask", c_bool * _MAX_THREADS), ("n_threads", c_int), ("prio", c_int),
+                ("poll", ctypes.c_uint32), ("strict_cpu", c_bool), ("paused", c_bool)]
 
 
 _SIGNATURES = {
@@ -47,6 +55,11 @@ _SIGNATURES = {
     "ggml_backend_cpu_init": (c_void_p, []),
     "ggml_backend_free": (None, [c_void_p]),
     "ggml_backend_cpu_set_n_threads": (None, [c_void_p, c_int]),
+    "ggml_threadpool_params_default": (_PoolParams, [c_int]),
+    "ggml_threadpool_new": (c_void_p, [ctypes.POINTER(_PoolParams)]),
+    "ggml_threadpool_pause": (None, [c_void_p]),
+    "ggml_threadpool_free": (None, [c_void_p]),
+    "ggml_backend_cpu_set_threadpool": (None, [c_void_p, c_void_p]),
     "ggml_backend_get_device": (c_void_p, [c_void_p]),
     "ggml_backend_dev_backend_reg": (c_void_p, [c_void_p]),
     "ggml_backend_dev_supports_op": (c_bool, [c_void_p, c_void_p]),
@@ -127,6 +140,14 @@ class GgmlSide(Side):
         self._type = _TYPES[fmt.removesuffix("-repacked")]
         self._backend = g.ggml_backend_cpu_init()
         g.ggml_backend_cpu_set_n_threads(self._backend, threads)
+        # Threads that stay, one to a CPU, the calling one among them: the library's barriers spin, and two of
+        # its threads on one CPU cost it a tick of the scheduler.
+        params = g.ggml_threadpool_params_default(threads)
+        for cpu in all_cpus()[:threads]:
+            params.cpumask[cpu] = True
+        params.strict_cpu = params.paused = True
+        self._pool = g.ggml_threadpool_new(ctypes.byref(params))
+        g.ggml_backend_cpu_set_threadpool(self._backend, self._pool)
         where = self._repack_type() if fmt.endswith("-repacked") else g.ggml_backend_cpu_buffer_type()
         s = layer.shape
         self._context = g.ggml_init(_InitParams(1 << 20, None, True))
@@ -220,6 +241,10 @@ class GgmlSide(Side):
         g.ggml_backend_tensor_get(y_t, _pointer(y), 0, y.numel() * 4)
         return y
 
+    def rest(self) -> None:
+        self._g.ggml_threadpool_pause(self._pool)
+        self.enter()  # the calling thread was bound too
+
     def close(self) -> None:
         g = self._g
         for context, buffer, *_ in self._graphs.values():
@@ -228,3 +253,4 @@ class GgmlSide(Side):
         g.ggml_backend_buffer_free(self._buffer)
         g.ggml_free(self._context)
         g.ggml_backend_free(self._backend)
+        g.ggml_threadpool_free(self._pool)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from . import encode
-from .layer import Layer, Side, Unavailable
+from .layer import Layer, Side, Unavailable, all_cpus, run_on
 
 
 def _bf16(rows: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -39,7 +41,12 @@ _FORMATS: dict[str, tuple[str, str, Callable | None, int, int]] = {
 
 
 class KtKernelSide(Side):
-    """Formats of kt-kernel; int8 and int4 are quantised by the library itself, one scale per output channel."""
+    """Formats of kt-kernel; int8 and int4 are quantised by the library itself, one scale per output channel.
+
+    The library binds its workers to the first CPUs. Its queue is passed by, and the thread of the queue, which spins also
+    while there is nothing to do, runs only where nothing else does. The calling thread spins during the call: it is on the
+    last CPU, which with fewer workers than CPUs is free for it.
+    """
 
     name = "kt-kernel"
     formats = {fmt: entry[0] for fmt, entry in _FORMATS.items()}
@@ -60,7 +67,12 @@ class KtKernelSide(Side):
             config.subpool_count = 1
             config.subpool_numa_map = [0]
             config.subpool_thread_count = [threads]
+            before = set(os.listdir("/proc/self/task"))
             KtKernelSide._pool = extension.CPUInfer(config)
+            for thread in set(os.listdir("/proc/self/task")) - before:
+                name = Path(f"/proc/self/task/{thread}/comm").read_text(encoding="ascii")
+                if not name.startswith("numa_"):
+                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
         s = layer.shape
         self._keep: list[Tensor] = [torch.zeros(s.experts, dtype=torch.bool)]
         config = extension.moe.MOEConfig(s.experts, s.topk, s.hidden, s.inter, self._keep[0].data_ptr())
@@ -93,7 +105,12 @@ class KtKernelSide(Side):
         ids = ids.to(torch.int64)
         y = torch.empty_like(x)
         count = torch.tensor([x.shape[0]], dtype=torch.int32)
-        self._pool.submit(self._moe.forward_task(
-            count.data_ptr(), ids.shape[1], ids.data_ptr(), weights.data_ptr(), x.data_ptr(), y.data_ptr(), False))
-        self._pool.sync()
+        self._moe.forward(
+            count.data_ptr(), ids.shape[1], ids.data_ptr(), weights.data_ptr(), x.data_ptr(), y.data_ptr(), False)
         return y
+
+    def enter(self) -> None:
+        run_on(all_cpus()[-1:])
+
+    def rest(self) -> None:
+        super().enter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -74,14 +75,14 @@ class Layer:
 
 @dataclass
 class Tokens:
-    """x (T, H) bfloat16, router weights (T, K) float32, and a routing (T, K) int32 per round."""
+    """x (T, H) bfloat16, router weights (T, K) float32, and routings (T, K) int32 for successive calls."""
 
     x: Tensor
     weights: Tensor
     routings: list[Tensor]
 
     @classmethod
-    def draw(cls, shape: Shape, count: int, routing: str, rounds: int) -> Tokens:
+    def draw(cls, shape: Shape, count: int, routing: str, routings: int) -> Tokens:
         """Random tokens. `routing`: uniform experts, Zipf(1.0) over experts, or one set for all tokens."""
         generator = torch.Generator().manual_seed(2)
         x = torch.randn(count, shape.hidden, generator=generator).to(torch.bfloat16)
@@ -97,7 +98,20 @@ class Tokens:
             picked = (odds.log() + noise).topk(shape.topk).indices.to(torch.int32)
             return picked.expand(count, -1).contiguous()
 
-        return cls(x, weights, [ids() for _ in range(rounds)])
+        return cls(x, weights, [ids() for _ in range(routings)])
+
+
+_CPUS = sorted(os.sched_getaffinity(0))
+
+
+def all_cpus() -> list[int]:
+    """The CPUs that this process had at its start."""
+    return _CPUS
+
+
+def run_on(cpus: list[int]) -> None:
+    """Binds the calling thread."""
+    os.sched_setaffinity(0, cpus)
 
 
 #: One call of a side: (x, ids, weights) -> y (T, H), any float dtype.
@@ -114,6 +128,8 @@ class Side:
     name = ""
     #: format name -> width class: "bf16", "8-bit int", "8-bit float" or "4-bit"
     formats: dict[str, str] = {}
+    #: Of torch itself during this side's turn. Its threads spin on after their work, so only sides that live on them have many.
+    torch_threads = 1
 
     def __init__(self, layer: Layer, fmt: str, threads: int, max_tokens: int) -> None:
         raise NotImplementedError
@@ -121,6 +137,10 @@ class Side:
     def run(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """One layer: x (T, H) bfloat16, ids (T, K) int32, weights (T, K) float32; y (T, H)."""
         raise NotImplementedError
+
+    def enter(self) -> None:
+        """Before this side's turn: lets the calling thread run where the library wants it."""
+        run_on(all_cpus())
 
     def rest(self) -> None:
         """Puts spinning threads to sleep, before another side is timed."""

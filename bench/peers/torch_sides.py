@@ -16,7 +16,7 @@ class TorchLoopSide(Side):
     formats = {"bf16": "bf16", "int8": "8-bit int"}
 
     def __init__(self, layer: Layer, fmt: str, threads: int, max_tokens: int) -> None:
-        torch.set_num_threads(threads)
+        self.torch_threads = threads
         self._int8 = fmt == "int8"
         fused = [torch.cat((gate, up)) for gate, up in zip(layer.gate, layer.up, strict=True)]
         if not self._int8:
@@ -56,7 +56,7 @@ class TorchGroupedSide(Side):
     formats = {"bf16": "bf16"}
 
     def __init__(self, layer: Layer, fmt: str, threads: int, max_tokens: int) -> None:
-        torch.set_num_threads(threads)
+        self.torch_threads = threads
         self._grouped = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
         if self._grouped is None:
             raise Unavailable("this torch has no grouped_mm")
@@ -88,7 +88,7 @@ class TransformersSide(Side):
     formats = {"bf16": "bf16"}
 
     def __init__(self, layer: Layer, fmt: str, threads: int, max_tokens: int) -> None:
-        torch.set_num_threads(threads)
+        self.torch_threads = threads
         try:
             from transformers import Qwen3MoeConfig
             from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
