@@ -84,6 +84,7 @@ enum class ParameterKind {
   kClamp,
   kPresence,
   kTensorType,
+  kMaskType,  ///< bool is given as uint8
   kTensorLayout,
   kTensorForm,
   kTokenCount,

@@ -1,4 +1,6 @@
 // Limits as text, for errors and for the table.
+#include <bit>
+#include <cstdio>
 #include <string>
 
 #include "activation/params.h"
@@ -14,6 +16,12 @@ constexpr ParameterInfo kParameters[] = {
 #undef MEGAMOE_PARAMETER
 };
 
+std::string float_text(int64_t bits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", double{std::bit_cast<float>(static_cast<uint32_t>(bits))});
+  return text;
+}
+
 std::string value_text(ParameterKind kind, int64_t value) {
   switch (kind) {
     case ParameterKind::kInteger:
@@ -25,14 +33,16 @@ std::string value_text(ParameterKind kind, int64_t value) {
     case ParameterKind::kType:
     case ParameterKind::kTensorType:
       return dtype_name(static_cast<DType>(value));
+    case ParameterKind::kMaskType:
+      return static_cast<DType>(value) == DType::kUInt8 ? "bool" : dtype_name(static_cast<DType>(value));
     case ParameterKind::kTensorLayout:
       return layout_name(static_cast<Layout>(value));
     case ParameterKind::kActivationName:
       return activation::kActivations[value].name;
     case ParameterKind::kClamp:
-      return value == static_cast<int64_t>(ClampValue::kNone)     ? "none"
-             : value == static_cast<int64_t>(ClampValue::kNumber) ? "a number"
-                                                                  : "the largest float32";
+      return value == static_cast<int64_t>(ClampValue::kNone)      ? "none"
+             : value >= static_cast<int64_t>(ClampValue::kLargest) ? "the largest float32"
+                                                                   : float_text(value);
     case ParameterKind::kPresence:
       return value == static_cast<int64_t>(Given::kNone) ? "none" : "one";
     case ParameterKind::kTensorForm:
@@ -67,6 +77,7 @@ std::string parameter_text(Parameter parameter) {
   const ParameterInfo& info = parameter_info(parameter);
   switch (info.kind) {
     case ParameterKind::kTensorType:
+    case ParameterKind::kMaskType:
       return std::string("type of ") + info.name;
     case ParameterKind::kTensorLayout:
       return std::string("layout of ") + info.name;
@@ -87,6 +98,7 @@ std::string got_text(Parameter parameter, int64_t value) {
   const std::string got = value_text(info.kind, value);
   switch (info.kind) {
     case ParameterKind::kTensorType:
+    case ParameterKind::kMaskType:
       return name + " has type " + got;
     case ParameterKind::kTensorLayout:
       return name + " has layout " + got;

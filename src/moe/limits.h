@@ -45,7 +45,8 @@ inline constexpr size_t kParameterCount = 0
 /// Values of parameters that are no numbers: element types, layouts and activations stand for themselves.
 enum class Form : int64_t { kStacked, kPerExpert };
 enum class Given : int64_t { kNone, kGiven };
-enum class ClampValue : int64_t { kNone, kNumber, kLargest };
+/// A clamp is the bits of its float32, which grow with it, or none.
+enum class ClampValue : int64_t { kNone = -1, kZero = 0, kLargest = 0x7f7fffff };
 
 /// What is known of the parameters. Limits on unknown parameters are not checked.
 class Quantities {

@@ -31,8 +31,6 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
 
 namespace {
 
-using pack::expect_size;
-
 // What one linear layer is checked against.
 struct LinearInput {
   const LinearWeights& raw;
@@ -58,10 +56,11 @@ Status check_packed_order(const LinearInput& in) {
   return in.raw.k_last && !given.k_last ? differs(".k_last", "true", "false") : Status::ok();
 }
 
-Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan& plan) {
+Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, const kernel::RowOps& ops,
+                   LinearPlan& plan) {
   if (in.packed == nullptr) {
     Result<std::unique_ptr<pack::PanelSource>> source =
-        pack::raw_source(in.raw, in.gated, in.name.c_str(), ops);
+        pack::raw_source(in.raw, in.gated, in.name.c_str(), ops, expected);
     if (!source) return source.status();
     plan.source = std::move(*source);
   } else if (!in.raw.weight.empty()) {
@@ -70,7 +69,7 @@ Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan&
     MEGAMOE_RETURN_IF_ERROR(check_packed_order(in));
     plan.source = pack::packed_source(in.packed, ops);
   }
-  if (plan.geometry().gated == in.gated) return Status::ok();
+  if (plan.geometry().gated == in.gated) return pack::check_sizes(plan.geometry(), in.name, expected);
   return Status(Code::kInvalidArgument,
                 in.name + " was packed for " +
                     (plan.geometry().gated ? "a gated activation" : "an activation without gate") +
@@ -81,14 +80,11 @@ Status make_source(const LinearInput& in, const kernel::RowOps& ops, LinearPlan&
 // weight1 has.
 Status make_sources(int64_t experts, const LinearInput& first, const LinearInput& second,
                     const BufferConfig& config, const kernel::RowOps& ops, ExpertPlan& plan) {
-  MEGAMOE_RETURN_IF_ERROR(make_source(first, ops, plan.linear1));
-  MEGAMOE_RETURN_IF_ERROR(make_source(second, ops, plan.linear2));
+  MEGAMOE_RETURN_IF_ERROR(
+      make_source(first, {experts, config.hidden, 2 * config.intermediate_hidden}, ops, plan.linear1));
   const pack::Geometry& g1 = plan.linear1.geometry();
-  const pack::Geometry& g2 = plan.linear2.geometry();
-  if (experts >= 0) MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "experts", g1.experts, experts));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "reduction size", g1.k, config.hidden));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(first.name, "output size", g1.n, 2 * config.intermediate_hidden));
-  MEGAMOE_RETURN_IF_ERROR(pack::check_pair(g1, first.name, g2, second.name));
+  MEGAMOE_RETURN_IF_ERROR(make_source(second, {g1.experts, g1.outputs(), g1.k}, ops, plan.linear2));
+  MEGAMOE_RETURN_IF_ERROR(pack::check_pair(g1, first.name, plan.linear2.geometry(), second.name));
   plan.experts = g1.experts;
   return Status::ok();
 }

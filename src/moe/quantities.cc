@@ -2,6 +2,7 @@
 #include "moe/quantities.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "activation/params.h"
@@ -106,9 +107,12 @@ Quantities quantities_of(const BufferConfig& config, int64_t ranks) {
 void add_layer(const Layer& layer, const ActivationPlan& activation, DType token_codes, Quantities& q) {
   q.set(kActivation, activation.kind);
   const std::optional<double>& clamp = layer.activation.clamp;
-  q.set(kActivationClamp, !clamp                                                ? ClampValue::kNone
-                          : static_cast<float>(*clamp) >= activation::kFloatMax ? ClampValue::kLargest
-                                                                                : ClampValue::kNumber);
+  if (clamp) {  // a number >= 0, or -0: the plan of the activation has checked it
+    const float value = std::min(std::abs(static_cast<float>(*clamp)), activation::kFloatMax);
+    q.set(kActivationClamp, std::bit_cast<uint32_t>(value));
+  } else {
+    q.set(kActivationClamp, ClampValue::kNone);
+  }
   q.set(kActivationBeta, given(layer.activation.beta.has_value()));
   const pack::GivenForm form1 = form_of(layer.weight1, layer.packed1);
   add_linear(form1, kWeight1, q);

@@ -76,8 +76,11 @@ Status expect_type(const char* name, const auto& tensor, std::initializer_list<D
     }
     expected += (expected.empty() ? "" : " or ") + std::string(dtype_name(type));
   }
-  const char* got = tensor.present() ? dtype_name(tensor.dtype) : "no tensor";
-  return Status(Code::kInvalidType, std::string(name) + " has type " + got + ": expected " + expected);
+  if (!tensor.present()) {
+    return Status(Code::kInvalidArgument, std::string(name) + " is missing: expected " + expected);
+  }
+  return Status(Code::kInvalidType,
+                std::string(name) + " has type " + dtype_name(tensor.dtype) + ": expected " + expected);
 }
 
 Status expect_data(const char* name, const auto& tensor) {

@@ -238,7 +238,8 @@ bool sizes_fit(const Geometry& g) {
 
 }  // namespace
 
-Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char* name) {
+Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char* name,
+                              const ExpectedSizes& expected) {
   const std::string who = name;
   const LinearWeights weights = with_nibbles(given);
   auto sizes = check_tensors(weights.weight, weights.k_last, who);
@@ -274,6 +275,7 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   } else if (gated && g.n % 2 != 0) {
     return invalid(who + " has shape " + shape + ": expected an even N, gate and up columns side by side");
   }
+  MEGAMOE_RETURN_IF_ERROR(check_sizes(g, who, expected));
   if (Status status = check_interleave(weights, g, who); !status) return status;
   g.interleave = weights.interleave;
   if (g.has_sums() && g.k > kMaxInt8Reduction) {

@@ -1,21 +1,28 @@
-// Whether the two linear layers of a layer fit each other.
+// Whether linear layers have the sizes that they must have, and fit each other.
 #include <string>
 
 #include "pack/panel_source.h"
 
 namespace megamoe::pack {
 
-Status expect_size(const std::string& name, const char* what, int64_t got, int64_t expected) {
-  if (got == expected) return Status::ok();
-  return Status(Code::kInvalidArgument,
-                name + " has " + what + " " + std::to_string(got) + ": expected " + std::to_string(expected));
+Status check_sizes(const Geometry& geometry, const std::string& name, const ExpectedSizes& expected) {
+  const struct {
+    const char* what;
+    int64_t got, expected;
+  } sizes[] = {{"experts", geometry.experts, expected.experts},
+               {"reduction size", geometry.k, expected.k},
+               {"output size", geometry.n, expected.n}};
+  for (const auto& size : sizes) {
+    if (size.expected < 0 || size.got == size.expected) continue;
+    return Status(Code::kInvalidArgument, name + " has " + size.what + " " + std::to_string(size.got) +
+                                              ": expected " + std::to_string(size.expected));
+  }
+  return Status::ok();
 }
 
 Status check_pair(const Geometry& first, const std::string& first_name, const Geometry& second,
                   const std::string& second_name) {
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second_name, "experts", second.experts, first.experts));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second_name, "reduction size", second.k, first.outputs()));
-  MEGAMOE_RETURN_IF_ERROR(expect_size(second_name, "output size", second.n, first.k));
+  MEGAMOE_RETURN_IF_ERROR(check_sizes(second, second_name, {first.experts, first.outputs(), first.k}));
   if (second.dtype != first.dtype) {
     return Status(Code::kInvalidType, second_name + " has type " + dtype_name(second.dtype) + ": expected " +
                                           dtype_name(first.dtype) + " as " + first_name);

@@ -99,8 +99,8 @@ class PackedSource final : public PanelSource {
 }  // namespace
 
 Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
-                                                const kernel::RowOps& ops) {
-  auto geometry = check_linear(weights, gated, name);
+                                                const kernel::RowOps& ops, const ExpectedSizes& expected) {
+  auto geometry = check_linear(weights, gated, name, expected);
   if (!geometry) return geometry.status();
   return std::unique_ptr<PanelSource>(std::make_unique<RawSource>(weights, *geometry, ops));
 }

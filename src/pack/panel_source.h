@@ -113,19 +113,25 @@ class PanelSource {
   Geometry geometry_;
 };
 
-/// Checks weights and scales ("weight1[3] has shape ...: expected ...") and derives the geometry. `name` is
-/// "weight1" or "weight2"; scales are named "weight_scales1" / "weight_scales2".
-Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name);
+/// Sizes that a linear layer must have; negative = any.
+struct ExpectedSizes {
+  int64_t experts = -1, k = -1, n = -1;
+};
+Status check_sizes(const Geometry& geometry, const std::string& name, const ExpectedSizes& expected);
 
-/// "weight1 has experts 3: expected 4".
-Status expect_size(const std::string& name, const char* what, int64_t got, int64_t expected);
+/// Checks weights, then their sizes, then scales ("weight1[3] has shape ...: expected ...") and derives the
+/// geometry. `name` is "weight1" or "weight2"; scales are named "weight_scales1" / "weight_scales2".
+Result<Geometry> check_linear(const LinearWeights& weights, bool gated, const char* name,
+                              const ExpectedSizes& expected = {});
+
 /// Whether both linear layers belong to the same experts: sizes, types and kinds of scales.
 Status check_pair(const Geometry& first, const std::string& first_name, const Geometry& second,
                   const std::string& second_name);
 
 /// Panels of raw weights, packed on demand. The tensors must outlive the source.
 Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
-                                                const kernel::RowOps& ops);
+                                                const kernel::RowOps& ops,
+                                                const ExpectedSizes& expected = {});
 /// Panels of packed weights, decoded on demand where they are stored as codes.
 std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights,
                                            const kernel::RowOps& ops);

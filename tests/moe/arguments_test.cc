@@ -275,7 +275,7 @@ TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
   const CallCase cases[] = {
       {"x type", [](CallArgs& a) { a.x.dtype = DType::kFloat32; },
        "x has type float32: expected bfloat16 or float16"},
-      {"x missing", [](CallArgs& a) { a.x = {}; }, "x has type no tensor: expected bfloat16 or float16"},
+      {"x missing", [](CallArgs& a) { a.x = {}; }, "x is missing: expected bfloat16 or float16"},
       {"x shape", [](CallArgs& a) { a.x.shape[1] = 63; }, "x has shape (6, 63): expected (T, 64)"},
       {"x dims", [](CallArgs& a) { a.x.dims = 1; }, "x has shape (6,): expected (T, 64)"},
       {"x tokens", [](CallArgs& a) { a.x.shape[0] = -1; }, "x has shape (-1, 64): expected (T, 64)"},
@@ -316,7 +316,7 @@ TEST(CallArguments, WrongTensorsAreNamedAndNothingIsWritten) {
       {"y type", [](CallArgs& a) { a.y.dtype = DType::kFloat32; },
        "y has type float32: expected bfloat16 or float16"},
       {"y shape", [](CallArgs& a) { a.y.shape[0] = 5; }, "y has shape (5, 64): expected (6, 64)"},
-      {"y missing", [](CallArgs& a) { a.y = {}; }, "y has type no tensor: expected bfloat16 or float16"},
+      {"y missing", [](CallArgs& a) { a.y = {}; }, "y is missing: expected bfloat16 or float16"},
       {"nums type", [](CallArgs& a) { a.expert_token_nums.dtype = DType::kInt64; },
        "expert_token_nums has type int64: expected int32"},
       {"nums shape", [](CallArgs& a) { a.expert_token_nums.shape[0] = 9; },

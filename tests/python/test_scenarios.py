@@ -286,8 +286,12 @@ LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=9)
     [
         (dict(weight1_type=None), TypeError, "weight1_type = None: expected the type that the bytes of l1_w"),
         (dict(weight1_type="int8"), TypeError, "weight1_type = int8: expected the type that the bytes of"),
-        (dict(weight2_type="int4"), ValueError, "l2_weights_sf has 1 tensors: expected one of shape (4, 64)"),
-        (dict(weight1_type="float8_e5m2", weight2_type="float8_e5m2"), ValueError, "l1_weights_sf has shape"),
+        (dict(weight2_type="int4"), ValueError, "l2_weights has reduction size 128: expected 64"),
+        (
+            dict(weight1_type="float8_e5m2", weight2_type="float8_e5m2"),
+            ValueError,
+            "l1_weights has reduction size 64: expected 128",
+        ),
         (dict(l1_weights_sf=None), ValueError, "l1_weights_sf has no tensors"),
         (dict(l1_weights_sf=LAYER.sf1[:, :-1]), ValueError, "l1_weights_sf has shape (4, 127, 2, 2)"),
         (dict(l2_weights_sf=LAYER.sf2.astype(np.float32)), TypeError, "l2_weights_sf has type float32"),
