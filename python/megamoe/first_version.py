@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from . import settings, tensors
 from .buffer import SymmBuffer
-from .errors import invalid_type, invalid_value
-from .layer import CallArguments, start_call
-from .weights import LinearArguments
+from .errors import invalid_type, invalid_value, renamed
+from .layer import CallArguments, is_compiling, run_call
+from .weights import FractalTensor, LinearArguments
 
 __all__ = ["mega_moe_v1"]
 
@@ -23,8 +22,8 @@ _NAMES = {
     "weight2_type": "weight2",
     "dispatch_quant_out_dtype": "dispatch_quant_out_type",
     "num_experts": "moe_expert_num",
+    "sym_buffer": "context",
 }
-_WORDS = re.compile("|".join(rf"\b{name}\b" for name in _NAMES))
 
 
 def mega_moe_v1(
@@ -75,7 +74,8 @@ def mega_moe_v1(
         dispatch_quant_out_type: 23 (float8_e5m2) or 24 (float8_e4m3fn), a torch or NumPy type, or a name.
         combine_quant_mode: 0.
         comm_alg: "".
-        global_bs: 0, or most tokens of all ranks together: num_max_tokens_per_rank * ranks of the buffer.
+        global_bs: 0, or most tokens of all ranks together: a multiple of ep_world_size, and at least T *
+            ep_world_size. The buffer has its room from `num_max_tokens_per_rank`.
 
     Returns:
         (y, expert_token_nums): (T, H) bfloat16, and int32 (E_local,).
@@ -85,6 +85,30 @@ def mega_moe_v1(
     """
     if not isinstance(context, SymmBuffer):
         invalid_type(f"context = {type(context).__name__}: expected a SymmBuffer")
+    if is_compiling():
+        from . import torch_first_version
+
+        return torch_first_version.call(
+            context,
+            x,
+            topk_ids,
+            topk_weights,
+            weight1,
+            weight2,
+            weight_scales1,
+            weight_scales2,
+            x_active_mask,
+            scales,
+            dispatch_quant_out_type,
+            moe_expert_num=moe_expert_num,
+            ep_world_size=ep_world_size,
+            ccl_buffer_size=ccl_buffer_size,
+            max_recv_token_num=max_recv_token_num,
+            dispatch_quant_mode=dispatch_quant_mode,
+            combine_quant_mode=combine_quant_mode,
+            comm_alg=comm_alg,
+            global_bs=global_bs,
+        )
     attributes = (
         ("moe_expert_num", moe_expert_num, context.num_experts),
         ("ep_world_size", ep_world_size, context.ep_world_size),
@@ -107,13 +131,12 @@ def mega_moe_v1(
             invalid_value(
                 f"ccl_buffer_size = {ccl_buffer_size}: expected at least {context.ccl_buffer_size} bytes"
             )
-        _check_global_bs(context, settings.integer("global_bs", global_bs))
+        _check_global_bs(context, x, settings.integer("global_bs", global_bs))
         if x_active_mask is not None:
             invalid_value(f"x_active_mask = {type(x_active_mask).__name__}: expected None")
 
     def linear(index: int, weights: Any, of_weights: Any) -> LinearArguments:
-        carried = tensors.is_array(weights) and tensors.dtype_of(weights) == "uint8"
-        stated = context.token_codes if carried else None
+        stated = context.token_codes if _has_bytes(weights) else None
         return LinearArguments("", index, weights, of_weights, None, stated, False)
 
     none = (LinearArguments("shared_", index, None, None, None, None, False) for index in (1, 2))
@@ -121,20 +144,23 @@ def mega_moe_v1(
     call = CallArguments(
         x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, context.combine_comm_mode
     )
-    try:
-        return start_call(context, call, check)
-    except (TypeError, ValueError) as error:
-        text = _WORDS.sub(lambda word: _NAMES[word.group()], str(error))
-        if text == str(error) or not hasattr(error, "code"):
-            raise
-        renamed = type(error)(text)
-        renamed.code = error.code
-        raise renamed from None
+    with renamed(_NAMES):
+        return run_call(context, call, check)
 
 
-def _check_global_bs(context: SymmBuffer, global_bs: int) -> None:
-    most = context.num_max_tokens_per_rank * context.ep_world_size
-    if global_bs not in (0, most):
+def _has_bytes(weights: Any) -> bool:
+    """Whether there are arrays of uint8, whose type the buffer knows."""
+    if isinstance(weights, (list, tuple)):
+        return any(map(_has_bytes, weights))
+    array = weights.data if isinstance(weights, FractalTensor) else weights
+    return tensors.is_array(array) and tensors.dtype_of(array) == "uint8"
+
+
+def _check_global_bs(context: SymmBuffer, x: Any, global_bs: int) -> None:
+    ranks = context.ep_world_size
+    least = x.shape[0] * ranks if tensors.is_array(x) and x.ndim == 2 else 0
+    if global_bs and (global_bs % ranks or global_bs < max(least, ranks)):
         invalid_value(
-            f"global_bs = {global_bs}: expected 0 or {most}, the most tokens of all ranks of context"
+            f"global_bs = {global_bs}: expected 0, or a multiple of {ranks} (ep_world_size) from {least} "
+            "(tokens of x times ep_world_size) on"
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from . import _core, settings, tensors
 from .buffer import SymmBuffer
 from .errors import invalid_type, invalid_value
-from .weights import LinearArguments
+from .weights import LinearArguments, native_layers
 
 __all__ = ["mega_moe"]
 
@@ -114,7 +114,8 @@ def mega_moe(
             swapped.
         weight1_interleave: order of the outputs of Linear1, routed and shared: 0 = the I gate outputs, then
             the I up outputs; a divisor g of I = g gate outputs and the g up outputs that belong to them, in
-            turn, scales and biases as well. Packed weights have an order of their own.
+            turn, scales and biases as well. This and the two above state the order of raw weights; where
+            all are packed, they may be left out, or must be those of `pack_weights`.
         combine_comm_mode: None, or that of the buffer.
         scale_group: length of the reduction that shares a scale, scales float32, float16 or bfloat16. 32, 64
             or 128 with int4: scales (E_local, N, ceil(K / scale_group)), N outputs and K the reduction. 128
@@ -245,7 +246,7 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
     )
 
     def make() -> Any:
-        weights = [layer.native() for layer in call.layers]
+        weights = native_layers(call.layers)
         return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes)
 
     return buffer.plan(key, make)
@@ -255,23 +256,25 @@ def _no_check() -> None:
     pass
 
 
-def start_call(
-    buffer: SymmBuffer, call: CallArguments, check: Callable[[], None] = _no_check
-) -> tuple[Any, Any]:
-    """Runs the call, through the torch operator where torch.compile looks on; `check` comes first."""
+def is_compiling() -> bool:
+    """Whether torch.compile looks on: then a call goes through a torch operator."""
     torch = tensors.torch_if_loaded()
-    if torch is not None and torch.compiler.is_compiling():
+    return torch is not None and torch.compiler.is_compiling()
+
+
+def start_call(buffer: SymmBuffer, call: CallArguments) -> tuple[Any, Any]:
+    """Runs the call, through the torch operator where torch.compile looks on."""
+    if is_compiling():
         from . import torch_layer
 
-        check()
         return torch_layer.call(buffer, call)
-    return run_call(buffer, call, check)
+    return run_call(buffer, call)
 
 
 def run_call(
     buffer: SymmBuffer, call: CallArguments, check: Callable[[], None] = _no_check
 ) -> tuple[Any, Any]:
-    """Checks the arguments and runs the call; collective in any case."""
+    """Checks the arguments, `check` first, and runs the call; collective in any case."""
 
     def prepare() -> Callable[[], tuple[Any, Any]]:
         check()

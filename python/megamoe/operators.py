@@ -151,7 +151,8 @@ def register_torch_ops() -> None:
     """
     if tensors.torch_if_loaded() is None:
         raise RuntimeError("torch is not imported: expected `import torch` before register_torch_ops()")
-    from . import torch_layer, torch_ops
+    from . import torch_first_version, torch_layer, torch_ops
 
     torch_ops.register()
     torch_layer.register()
+    torch_first_version.register()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _core, settings
+from . import _core, errors, settings
 from .buffer import SymmBuffer
 from .first_version import mega_moe_v1
 from .layer import mega_moe
@@ -122,5 +122,7 @@ def get_mega_moe_ccl_buffer_size(
     ranks, `moe_expert_num` is `num_experts`. Buffers of a device `profile` are smaller, because a
     token has each of their experts at most once. Exact in 64 bits; more is a ValueError.
     """
-    config = settings.buffer_config(locals() | {"num_experts": moe_expert_num})
-    return _core.ccl_buffer_size(settings.integer("ep_world_size", ep_world_size), config)
+    given = locals() | {"num_experts": moe_expert_num}
+    with errors.renamed({"num_experts": "moe_expert_num"}):
+        config = settings.buffer_config(given)
+        return _core.ccl_buffer_size(settings.integer("ep_world_size", ep_world_size), config)

@@ -35,13 +35,32 @@ _SCHEMA = (
 _DEFAULTS = (False, False, 0, None, None, None, "swiglu", None, None, None, None, None, 0, 0)
 
 
+def arrays_of(name: str, weights: Any) -> tuple[list[Any], int]:
+    """(arrays, 0), or ([], handle) of packed weights."""
+    if isinstance(weights, PackedWeights):
+        return [], weights.handle
+    arrays = _list(weights)
+    if any(isinstance(item, FractalTensor) for item in arrays):
+        invalid_type(f"{name} = FractalTensor: expected pack_weights of it in torch.compile")
+    return arrays, 0
+
+
+def packed_or_arrays(name: str, arrays: Any, packed_name: str, packed: int) -> Any:
+    """The way back of `arrays_of`."""
+    if not packed:
+        return arrays
+    if arrays:
+        invalid_type(f"{name} = list: expected none beside {packed_name}")
+    return handles.find(packed_name, packed, PackedWeights)
+
+
 def _list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _text(name: str, value: Any) -> str | None:
+def type_text(name: str, value: Any) -> str | None:
     """An element type as text that `settings.dtype_name` reads."""
     if value is None or isinstance(value, str):
         return value
@@ -57,12 +76,8 @@ def _text(name: str, value: Any) -> str | None:
 
 
 def _layer_arguments(layer: LinearArguments) -> list[Any]:
-    packed = isinstance(layer.weights, PackedWeights)
-    weights, up = [] if packed else _list(layer.weights), _list(layer.up)
-    for name, items in (("weights", weights), ("up", up)):
-        if any(isinstance(item, FractalTensor) for item in items):
-            invalid_type(f"{layer.name(name)} = FractalTensor: expected pack_weights of it in torch.compile")
-    handle = layer.weights.handle if packed else 0
+    weights, handle = arrays_of(layer.name("weights"), layer.weights)
+    up, _ = arrays_of(layer.name("up"), layer.up)
     return [
         weights,
         _list(layer.scales),
@@ -71,7 +86,7 @@ def _layer_arguments(layer: LinearArguments) -> list[Any]:
         _list(layer.added_bias),
         up,
         handle,
-        _text(layer.type_name, layer.type),
+        type_text(layer.type_name, layer.type),
     ]
 
 
@@ -91,7 +106,7 @@ def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.
         given.layers[0].interleave,
         given.x_active_mask,
         given.scales,
-        _text("shared_expert_quant_out_dtype", given.shared_expert_quant_out_dtype),
+        type_text("shared_expert_quant_out_dtype", given.shared_expert_quant_out_dtype),
         *settings.activation(given.activation, given.activation_clamp, given.activation_params),
         given.combine_comm_mode,
         given.layers[0].scale_group,
@@ -101,10 +116,7 @@ def call(buffer: SymmBuffer, given: CallArguments) -> tuple[torch.Tensor, torch.
 
 def _layer(prefix: str, index: int, fields: tuple[Any, ...], *orders: Any) -> LinearArguments:
     weights, scales, bias, zero, added, up, packed, stated = fields
-    if packed:
-        if weights:
-            invalid_type(f"{prefix}l{index}_weights = list: expected none beside {prefix}l{index}_packed")
-        weights = handles.find(f"{prefix}l{index}_packed", packed, PackedWeights)
+    weights = packed_or_arrays(f"{prefix}l{index}_weights", weights, f"{prefix}l{index}_packed", packed)
     more = [value or None for value in (zero, added, up)]
     return LinearArguments(prefix, index, weights, scales or None, bias or None, stated, *orders, *more)
 

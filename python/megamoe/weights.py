@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from . import _core, handles, settings, tensors
-from .errors import invalid_type, invalid_value
+from .errors import invalid_type, invalid_value, renamed
 
 __all__ = ["FractalTensor", "LinearArguments", "PackedLayer", "PackedWeights", "pack_weights"]
 
@@ -54,7 +54,16 @@ class PackedWeights:
         dtype: name of the element type.
         experts, k, n: number of matrices, length of the reduction, output columns (both halves of a gated
             Linear1).
+        shape: (experts, k, n).
         nbytes: bytes of memory held.
+        format: the element type, and with scales of groups or blocks their length: "int4 with scale_group 128".
+        scenarios: names of the scenarios that multiply such weights.
+        gated: of Linear1: outputs are gate and up columns.
+        interleave: order of gate and up columns they were packed from, as `weight1_interleave`.
+        transposed: order of the dimensions they were packed from, as `transpose_weight1`.
+        layout: layout they were packed from: "ND", "FRACTAL_NZ" or "FRACTAL_NZ_C0_32".
+        scale_group: length of the reduction that shares a scale; 0 = a scale for each output, or as MX has it.
+        has_bias, has_added_bias: whether they hold biases.
     """
 
     __slots__ = ("__weakref__", "handle", "native")
@@ -80,8 +89,48 @@ class PackedWeights:
         return self.native.n
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.experts, self.k, self.n
+
+    @property
     def nbytes(self) -> int:
         return self.native.nbytes
+
+    @property
+    def format(self) -> str:
+        return self.native.format
+
+    @property
+    def scenarios(self) -> tuple[str, ...]:
+        return tuple(self.native.scenarios)
+
+    @property
+    def gated(self) -> bool:
+        return self.native.gated
+
+    @property
+    def interleave(self) -> int:
+        return self.native.interleave
+
+    @property
+    def transposed(self) -> bool:
+        return self.native.k_last != (self.dtype in _MX_TYPES)
+
+    @property
+    def layout(self) -> str:
+        return self.native.layout
+
+    @property
+    def scale_group(self) -> int:
+        return self.native.scale_group
+
+    @property
+    def has_bias(self) -> bool:
+        return self.native.has_bias
+
+    @property
+    def has_added_bias(self) -> bool:
+        return self.native.has_added_bias
 
     def __repr__(self) -> str:
         return f"<megamoe.PackedWeights {self.dtype} ({self.experts}, {self.k}, {self.n})>"
@@ -189,6 +238,7 @@ class LinearArguments(NamedTuple):
         if packed:
             if stated not in (None, self.weights.dtype):
                 self._refuse_type(stated, self.weights.dtype)
+            self._refuse_other(f"{self.prefix}scale_group", self._group(), self.weights.scale_group)
             return self.weights.native
         if self.weights is None and not self.prefix:
             invalid_type(f"{weights} = NoneType: expected torch tensors, NumPy arrays or packed weights")
@@ -198,6 +248,21 @@ class LinearArguments(NamedTuple):
         read = (_read_scale, _read_bias, _read_zero, _read_bias, lambda n, v: self._read_weight(n, v, types))
         beside = [_each(*item, how) for item, how in zip(self._beside().items(), read)]
         return _core.RawWeights(views, *beside, k_last, self._order(), self._group())
+
+    def _refuse_other(self, name: str, stated: Any, actual: Any) -> None:
+        """Refuses a setting that is not the one with which the weights were packed; 0 and False leave it open."""
+        if stated and stated != actual:
+            invalid_value(f"{name} = {stated}: expected {actual}, {self.name('weights')} is packed")
+
+    def refuse_other_order(self) -> None:
+        """Refuses an order of packed weights that is not theirs."""
+        if not isinstance(self.weights, PackedWeights):
+            return
+        self._refuse_other(f"transpose_weight{self.index}", self._swapped(), self.weights.transposed)
+        self._refuse_other("weight1_interleave", self._order(), self.weights.interleave)
+
+    def is_raw(self) -> bool:
+        return not isinstance(self.weights, PackedWeights) and not _is_empty(self.weights)
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
         invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")
@@ -223,6 +288,34 @@ class LinearArguments(NamedTuple):
         if fractal and own in (*_WEIGHT_TYPES, "uint8"):
             return tensors.read_fractal(name, array, kind, value.shape, value.layout)
         return tensors.read(name, array, (*_WEIGHT_TYPES, "uint8"), {"uint8": kind})
+
+
+def native_layers(layers: Sequence[LinearArguments]) -> list[Any]:
+    """The weights of a call as the library takes them.
+
+    Routed and shared experts share the arguments that state an order. It is that of the raw ones among them;
+    where all are packed, it must be theirs.
+    """
+    for layer in layers:
+        if not any(other.is_raw() for other in layers if other.index == layer.index):
+            layer.refuse_other_order()
+    return [layer.native() for layer in layers]
+
+
+# Arguments of mega_moe -> those of pack_weights.
+_PACK_NAMES = {
+    "l1_weights": "l1",
+    "l2_weights": "l2",
+    "l1_weights_sf": "l1_sf",
+    "l2_weights_sf": "l2_sf",
+    "l1_weights.up": "l1_up",
+    "l1_weights.zero": "l1_zero",
+    "l2_weights.zero": "l2_zero",
+    "l1_weights.scale_group": "scale_group",
+    "l2_weights.scale_group": "scale_group",
+    "transpose_weight1": "transposed",
+    "transpose_weight2": "transposed",
+}
 
 
 def pack_weights(
@@ -285,10 +378,12 @@ def pack_weights(
     second = LinearArguments(
         "", 2, l2, l2_sf, l2_bias, weight2_type, transposed, 0, group, l2_zero, l2_added_bias
     )
-    for given in (first, second):
-        if isinstance(given.weights, PackedWeights):
-            invalid_type(f"{given.name('weights')} = PackedWeights: expected weights that are not packed")
-    raw1, raw2 = first.native(), second.native()
-    return PackedLayer(
-        PackedWeights(_core.pack_linear1(raw1, gated, count)), PackedWeights(_core.pack_linear2(raw2, count))
-    )
+    with renamed(_PACK_NAMES):
+        for given in (first, second):
+            if isinstance(given.weights, PackedWeights):
+                invalid_type(f"{given.name('weights')} = PackedWeights: expected weights that are not packed")
+        raw1, raw2 = first.native(), second.native()
+        packed1 = _core.pack_linear1(raw1, gated, count)
+        packed2 = _core.pack_linear2(raw2, count)
+        _core.check_pair(packed1, packed2)
+    return PackedLayer(PackedWeights(packed1), PackedWeights(packed2))

@@ -97,7 +97,23 @@ void bind_weights(nb::module_& module) {
       .def_prop_ro("experts", &PackedWeights::experts)
       .def_prop_ro("k", &PackedWeights::k)
       .def_prop_ro("n", &PackedWeights::n)
-      .def_prop_ro("nbytes", &PackedWeights::bytes);
+      .def_prop_ro("nbytes", &PackedWeights::bytes)
+      .def_prop_ro("format", &PackedWeights::format)
+      .def_prop_ro("scenarios", &PackedWeights::scenarios)
+      .def_prop_ro("gated", &PackedWeights::gated)
+      .def_prop_ro("interleave", &PackedWeights::interleave)
+      .def_prop_ro("scale_group", &PackedWeights::scale_group)
+      .def_prop_ro("layout",
+                   [](const PackedWeights& weights) { return std::string(layout_name(weights.layout())); })
+      .def_prop_ro("k_last", &PackedWeights::k_last)
+      .def_prop_ro("has_bias", &PackedWeights::has_bias)
+      .def_prop_ro("has_added_bias", &PackedWeights::has_added_bias);
+  module.def(
+      "check_pair",
+      [](const PackedWeights& linear1, const PackedWeights& linear2) {
+        raise_if_error(PackedWeights::check_pair(linear1, linear2));
+      },
+      "linear1"_a, "linear2"_a);
   module.def(
       "pack_linear1",
       [](const RawWeights& weights, bool gated, int threads) {

@@ -101,7 +101,10 @@ def test_buffer_size(name, value, kind, text):
     arguments = dict(ep_world_size=2, moe_expert_num=4, num_max_tokens_per_rank=4, num_topk=2, hidden=64)
     with pytest.raises(kind) as caught:
         megamoe.get_mega_moe_ccl_buffer_size(**arguments | {SIZE_NAMES.get(name, name): value})
-    assert text in str(caught.value)
+    message = str(caught.value)
+    assert text in message
+    assert message.startswith(f"{SIZE_NAMES.get(name, name)} = ") or name not in message, message
+    assert "num_experts" not in message
 
 
 def test_buffer_size_is_that_of_the_buffer():
@@ -307,7 +310,8 @@ def test_swapped_packed_weights(good):
     packed = megamoe.pack_weights(LAYER.l1, LAYER.l2, threads=1)
     with pytest.raises(ValueError):
         megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=packed.l2, l2_weights=packed.l1))
-    plain = megamoe.pack_weights(LAYER.l1, LAYER.l2, gated=False, threads=1)
+    wide = np.concatenate([LAYER.l2, LAYER.l2], axis=1)
+    plain = megamoe.pack_weights(LAYER.l1, wide, gated=False, threads=1)
     with pytest.raises(ValueError):
         megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=plain.l1))
 

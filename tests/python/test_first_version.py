@@ -103,8 +103,23 @@ def test_results_are_those_of_the_operator(kind):
         (dict(combine_quant_mode=3), ValueError, "combine_quant_mode = 3: expected 0, that of context"),
         (dict(comm_alg="ring"), ValueError, 'comm_alg = "ring": expected "", that of context'),
         (dict(comm_alg=None), TypeError, "comm_alg = None: expected a string"),
-        (dict(global_bs=TOKENS - 1), ValueError, f"global_bs = {TOKENS - 1}: expected 0 or {TOKENS}"),
-        (dict(global_bs=-1), ValueError, "global_bs = -1: expected 0 or"),
+        (
+            dict(global_bs=TOKENS - 1),
+            ValueError,
+            f"global_bs = {TOKENS - 1}: expected 0, or a multiple of 1 (ep_world_size) from {TOKENS} (tokens of x",
+        ),
+        (dict(global_bs=-1), ValueError, "global_bs = -1: expected 0, or"),
+        (dict(weight1=list(LAYER.l1)[:3]), ValueError, "weight1 has experts 3: expected 4"),
+        (
+            dict(weight1=[*LAYER.l1[:3], LAYER.l1[3].astype(np.int32)]),
+            TypeError,
+            "weight1[3] has type int4: expected float8_e5m2 like weight1[0]",
+        ),
+        (
+            dict(weight2=[megamoe.FractalTensor(array, (5, 7)) for array in LAYER.l2]),
+            ValueError,
+            "weight2[0] has ",
+        ),
         (dict(x_active_mask=np.ones(TOKENS, np.int8)), ValueError, "x_active_mask = ndarray: expected None"),
         (dict(scales=LAYER.sf1), ValueError, "scales"),
         (dict(weight1=LAYER.l1[:, :-2]), ValueError, "weight1 has output size 126: expected 128"),
@@ -226,3 +241,72 @@ def test_limits_of_the_first_version(change, text):
 
     for result in in_threads(work, 2):
         assert isinstance(result, ValueError) and text in str(result), result
+
+
+def operator_call(layer, buffer, **changes):
+    """Arguments of `torch.ops.megamoe.mega_moe_v1`."""
+    arrays = {
+        name: torch.from_numpy(getattr(layer, attribute).view(np.uint8))
+        for name, attribute in dict(weight1="l1", weight2="l2", weight_scales1="sf1", weight_scales2="sf2").items()
+    }
+    tokens = dict(
+        x=torch.from_numpy(layer.x.view(np.int16)).view(torch.bfloat16),
+        topk_ids=torch.from_numpy(layer.ids),
+        topk_weights=torch.from_numpy(layer.router),
+    )
+    return call(layer, buffer, **tokens, **arrays) | changes
+
+
+def test_compile(buffer):
+    arguments = operator_call(LAYER, buffer)
+    x = arguments.pop("x")
+
+    def work(x):
+        y, counts = megamoe.ops.mega_moe_v1(x=x, **arguments)
+        return y + 1, counts
+
+    torch._dynamo.reset()
+    compiled = torch.compile(work, fullgraph=True, backend="aot_eager")
+    for got, expected in zip(compiled(x), work(x)):
+        np.testing.assert_array_equal(bits(got), bits(expected))
+
+
+def test_a_wrong_attribute_under_compile_reaches_every_rank():
+    """Ranks that only compare attributes while they trace would leave the others waiting."""
+    layer, groups = Smallest(), megamoe.Group.local(2)
+
+    def work(rank):
+        tokens, l1, l2, sf1, sf2 = layer.tensors(rank)
+        with layer.buffer(groups[rank], "cpu", deadline=20) as buffer:
+            x = torch.from_numpy(tokens["x"].view(np.int16)).view(torch.bfloat16)
+            arrays = [torch.from_numpy(array.view(np.uint8)) for array in (l1, l2, sf1, sf2)]
+            return torch.ops.megamoe.mega_moe_v1(
+                x,
+                torch.from_numpy(tokens["topk_ids"]),
+                torch.from_numpy(tokens["topk_weights"]),
+                buffer.handle,
+                *([arrays[0]], 0, [arrays[1]], 0, [arrays[2]], [arrays[3]], None, None),
+                *(6 + rank, 2, buffer.ccl_buffer_size, 0, 4, "float8_e5m2", 0, "", 0),
+            )
+
+    for result in in_threads(work, 2):
+        assert isinstance(result, ValueError), result
+        assert "moe_expert_num = 7: expected 6, that of context" in str(result)
+
+
+@pytest.mark.parametrize("global_bs", [0, 6, 8, 1024])
+def test_global_bs_has_room_for_the_tokens_of_all_ranks(global_bs):
+    layer, groups = Smallest(), megamoe.Group.local(2)
+
+    def work(rank, value):
+        tokens, *weights = layer.tensors(rank)
+        with layer.buffer(groups[rank], "mega_moe_v1") as buffer:
+            arguments = dict(moe_expert_num=6, ep_world_size=2, ccl_buffer_size=buffer.ccl_buffer_size)
+            arguments |= dict(dispatch_quant_mode=4, dispatch_quant_out_type=23)
+            for wrong in (5, 4, 7):
+                with pytest.raises(ValueError, match=f"global_bs = {wrong}: expected 0, or a multiple of 2"):
+                    megamoe.ops.mega_moe_v1(buffer, *tokens.values(), *weights, **arguments, global_bs=wrong)
+            return megamoe.ops.mega_moe_v1(buffer, *tokens.values(), *weights, **arguments, global_bs=value)
+
+    for result in in_threads(lambda rank: work(rank, global_bs), 2):
+        assert not isinstance(result, Exception), result
