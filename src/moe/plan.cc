@@ -39,6 +39,24 @@ struct LinearInput {
   std::string name;  ///< "weight1", "shared_weight2", ...
 };
 
+// Tensors that belong to raw weights, where there are none: nobody would read them.
+Status check_no_tensors(const LinearWeights& raw, const std::string& name, const std::string& why) {
+  const size_t number = name.size() - 1;
+  std::string bias = name;
+  bias.replace(name.find("weight"), std::string("weight").size(), "bias");
+  const std::pair<const std::vector<TensorView>&, std::string> parts[] = {
+      {raw.scale, name.substr(0, number) + "_scales" + name.substr(number)},
+      {raw.zero, name + ".zero"},
+      {raw.bias, bias},
+      {raw.added_bias, name + ".added_bias"},
+      {raw.up, name + ".up"}};
+  for (const auto& [tensors, part] : parts) {
+    if (tensors.empty()) continue;
+    return Status(Code::kInvalidArgument, part + " is given: expected none " + why + " " + name);
+  }
+  return Status::ok();
+}
+
 // Packed weights have their order; one that is stated beside them must be it.
 Status check_packed_order(const LinearInput& in) {
   const pack::GivenForm& given = in.packed->impl().given();
@@ -67,6 +85,7 @@ Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, c
     return Status(Code::kInvalidArgument, in.name + " is given both raw and packed: expected one of the two");
   } else {
     MEGAMOE_RETURN_IF_ERROR(check_packed_order(in));
+    MEGAMOE_RETURN_IF_ERROR(check_no_tensors(in.raw, in.name, "beside packed"));
     plan.source = pack::packed_source(in.packed, ops);
   }
   if (plan.geometry().gated == in.gated) return pack::check_sizes(plan.geometry(), in.name, expected);
@@ -154,6 +173,8 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
   const BufferConfig& config = owner.config;
   const bool typed = layer.shared_expert_quant_out_dtype != DType::kUndefined;
   if (!given1) {
+    MEGAMOE_RETURN_IF_ERROR(moe::check_no_tensors(layer.shared_weight1, "shared_weight1", "without"));
+    MEGAMOE_RETURN_IF_ERROR(moe::check_no_tensors(layer.shared_weight2, "shared_weight2", "without"));
     if (!typed) return Status::ok();
     return Status(Code::kInvalidArgument, std::string("shared_expert_quant_out_dtype = ") +
                                               dtype_name(layer.shared_expert_quant_out_dtype) +

@@ -102,6 +102,7 @@ struct LimitSetup {
     const bool gated = l.activation.name != "gelu";
     const auto one = [&](LinearWeights& weights, std::shared_ptr<const PackedWeights>& packed, bool first) {
       if (weights.weight.empty()) return true;
+      if (packed != nullptr) return false;                                 // given both ways
       if (weights.weight[0].elements() > int64_t{32} << 20) return false;  // more than the memory of zeros
       auto made =
           first ? PackedWeights::pack_linear1(weights, gated, 1) : PackedWeights::pack_linear2(weights, 1);
