@@ -128,8 +128,9 @@ TEST(LimitCells, CasesAreOfKnownParametersAndDoWhatTheirKindSays) {
   for (const LimitCase& one : test::limit_cases()) {
     EXPECT_TRUE(names.contains(one.parameter)) << one.title();
     const std::string kind = kind_of(one);
-    if (kind == "smallest" || kind == "largest")
+    if (kind == "smallest" || kind == "largest") {
       EXPECT_TRUE(one.accepted()) << one.title() << ": " << one.error;
+    }
     if (kind == "outside" || kind == "superfluous" || kind.rfind("wrong", 0) == 0) {
       EXPECT_FALSE(one.accepted()) << one.title();
     }
