@@ -157,6 +157,7 @@ typedef struct megamoe_layer {
   const megamoe_linear_weights* shared_weight1;
   const megamoe_linear_weights* shared_weight2;
   int32_t shared_expert_quant_out_dtype; /* type of their token codes, -1 = as dispatch */
+  const char* tuning_file; /* block sizes from a file of `megamoe tune`; null = those that fit the caches */
 } megamoe_layer;
 MEGAMOE_API void megamoe_init_layer(megamoe_layer* layer, size_t struct_size);
 

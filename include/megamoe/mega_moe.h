@@ -14,6 +14,7 @@
 #include "megamoe/stages.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
+#include "megamoe/tuning.h"
 
 namespace megamoe {
 
@@ -207,7 +208,8 @@ struct Layer {
   std::shared_ptr<const PackedWeights> shared_packed1, shared_packed2;
   LinearWeights shared_weight1, shared_weight2;
   DType shared_expert_quant_out_dtype =
-      DType::kUndefined;  ///< type of their token codes; undefined = as dispatch
+      DType::kUndefined;                 ///< type of their token codes; undefined = as dispatch
+  std::shared_ptr<const Tuning> tuning;  ///< measured block sizes; null = those that fit the caches
 };
 
 /// Tensors of one call. T may differ between ranks and may be 0.
@@ -242,6 +244,8 @@ class MEGAMOE_API MegaMoe {
   std::string describe() const;
   /// The same as key-value pairs, in order.
   std::vector<std::pair<std::string, std::string>> description() const;
+  /// Names of the kernels of Linear1 and Linear2, then those of the shared experts; empty without experts.
+  std::vector<std::string> kernels() const;
 
   class Impl;
 

@@ -9,4 +9,5 @@
 #include "megamoe/routing.h"
 #include "megamoe/status.h"
 #include "megamoe/tensor.h"
+#include "megamoe/tuning.h"
 #include "megamoe/version.h"

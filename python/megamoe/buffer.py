@@ -52,7 +52,7 @@ class SymmBuffer:
         group, num_experts, num_max_tokens_per_rank, num_topk, hidden, intermediate_hidden,
         max_recv_token_num, dispatch_quant_mode, dispatch_quant_out_dtype, combine_quant_mode, comm_alg,
         topk_weights_type, topo_type,
-        rank_num_per_server, combine_comm_mode, profile, deadline, trace: as given.
+        rank_num_per_server, combine_comm_mode, profile, deadline, trace, tuning: as given.
         threads: threads of this rank.
         isa: name of the instruction-set level in use.
         rank_id: this rank, 0 to ep_world_size - 1.
@@ -105,6 +105,7 @@ class SymmBuffer:
         isa: str | None = None,
         deadline: float = 60.0,
         trace: bool = False,
+        tuning: str | None = None,
     ) -> None:
         arguments = locals()
         membership = resolve(group)
@@ -113,6 +114,7 @@ class SymmBuffer:
             limit = settings.deadline_ms(deadline)
             config = settings.buffer_config(arguments)
             self.trace = settings.flag("trace", trace)
+            self.tuning = None if tuning is None else settings.text("tuning", tuning)
             thread_count = settings.integer("threads", threads)
             level = None if isa is None else settings.text("isa", isa)
         except Exception as error:

@@ -247,7 +247,7 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
 
     def make() -> Any:
         weights = native_layers(call.layers)
-        return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes)
+        return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes, buffer.tuning)
 
     return buffer.plan(key, make)
 

@@ -54,6 +54,7 @@ def get_symm_buffer_for_mega_moe(
     isa: str | None = None,
     deadline: float = 60.0,
     trace: bool = False,
+    tuning: str | None = None,
 ) -> SymmBuffer:
     """Makes the memory through which the ranks of a group exchange rows. Collective over the group.
 
@@ -91,6 +92,8 @@ def get_symm_buffer_for_mega_moe(
             else the best for this CPU.
         deadline: longest time in seconds that one wait for other ranks may take, creation included.
         trace: record when each thread did what, see `SymmBuffer.trace_spans`.
+        tuning: path of a file of `megamoe tune`, whose block sizes layers on this buffer use; it is read when
+            a layer is planned. None = sizes that fit the caches. Results are the same.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or ranks differ; the text names the argument, what came

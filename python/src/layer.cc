@@ -145,7 +145,8 @@ void bind_plan(nb::module_& module) {
           "create",
           [](std::shared_ptr<SymmBuffer> buffer, const AnyWeights& weight1, const AnyWeights& weight2,
              const AnyWeights& shared_weight1, const AnyWeights& shared_weight2, const Activation& activation,
-             const std::optional<std::string>& shared_expert_quant_out_dtype) {
+             const std::optional<std::string>& shared_expert_quant_out_dtype,
+             const std::optional<std::string>& tuning) {
             auto plan = std::make_unique<Plan>();
             Layer layer;
             plan->take(weight1, layer.packed1, layer.weight1);
@@ -156,12 +157,13 @@ void bind_plan(nb::module_& module) {
             if (shared_expert_quant_out_dtype) {
               layer.shared_expert_quant_out_dtype = dtype_from_name(*shared_expert_quant_out_dtype);
             }
+            if (tuning) layer.tuning = value_or_raise(Tuning::read(*tuning));
             plan->moe = value_or_raise(
                 unlocked([&] { return MegaMoe::create(std::move(buffer), std::move(layer)); }));
             return plan;
           },
           "buffer"_a, "weight1"_a, "weight2"_a, "shared_weight1"_a, "shared_weight2"_a, "activation"_a,
-          "shared_expert_quant_out_dtype"_a.none())
+          "shared_expert_quant_out_dtype"_a.none(), "tuning"_a.none())
       .def(
           "run",
           [](Plan& plan, const Input& x, const Input* scales, const Input& topk_ids,

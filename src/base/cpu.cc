@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 
 #include <cstring>
+#include <fstream>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -99,6 +100,16 @@ const Cpu& this_cpu() {
     return detected;
   }();
   return cpu;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
 }
 
 }  // namespace megamoe::base

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace megamoe::base {
 
@@ -34,6 +35,8 @@ struct Cpu {
 Cpu detect_cpu();
 /// detect_cpu(), once per process.
 const Cpu& this_cpu();
+/// The CPU's own name as the system gives it, "unknown" where it does not.
+std::string cpu_model();
 /// For tests that bring their own processor, such as one that traps tile instructions: this_cpu() has these
 /// features too. Only before the first use of this_cpu().
 void pretend_cpu_features(uint32_t features);

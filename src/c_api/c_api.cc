@@ -84,6 +84,11 @@ Status create_op(const megamoe_buffer* buffer, const megamoe_layer* layer, megam
   MEGAMOE_RETURN_IF_ERROR(to_optional_dtype(given.shared_expert_quant_out_dtype, "layer",
                                             "shared_expert_quant_out_dtype",
                                             converted.shared_expert_quant_out_dtype));
+  if (given.tuning_file != nullptr) {
+    auto tuning = Tuning::read(given.tuning_file);
+    if (!tuning) return tuning.status();
+    converted.tuning = std::move(*tuning);
+  }
   auto made = MegaMoe::create(buffer->buffer, std::move(converted));
   if (!made) return made.status();
   std::string description = (*made)->describe();

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 namespace megamoe::checkpoint {
 namespace {
@@ -83,7 +83,7 @@ Status wrong_shape(const std::string& name, const TensorView& t, const std::stri
 }
 
 Result<MoeConfig> read_config(const std::string& path) {
-  auto json = parse_json_file(path);
+  auto json = base::parse_json_file(path);
   if (!json) return json.status();
   if (!json->is_object()) return Status(Code::kDataLoss, path + ": expected an object");
   const nlohmann::json* root = &*json;
@@ -103,9 +103,10 @@ Result<MoeConfig> read_config(const std::string& path) {
                     path + ": " + key.names[0] + " is missing: expected a mixture-of-experts model");
     }
     const auto& value = (*root)[found];
-    if (!to_size(value, config.*key.field) || config.*key.field < 1 || config.*key.field > key.largest) {
-      return Status(Code::kDataLoss, path + ": " + found + " = " + json_text(value) + ": expected 1 to " +
-                                         std::to_string(key.largest));
+    if (!base::to_size(value, config.*key.field) || config.*key.field < 1 ||
+        config.*key.field > key.largest) {
+      return Status(Code::kDataLoss, path + ": " + found + " = " + base::json_text(value) +
+                                         ": expected 1 to " + std::to_string(key.largest));
     }
   }
   if (config.top_k > config.num_experts) {
@@ -118,7 +119,7 @@ Result<MoeConfig> read_config(const std::string& path) {
     if (act == row.hidden_act) config.activation = row.activation;
   }
   if (config.activation.empty()) {
-    return Status(Code::kUnsupported, path + ": hidden_act = " + json_text(act) + ": expected silu");
+    return Status(Code::kUnsupported, path + ": hidden_act = " + base::json_text(act) + ": expected silu");
   }
   return config;
 }

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <iterator>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 namespace megamoe::checkpoint {
 namespace {
@@ -33,7 +33,7 @@ constexpr SafeTensorsType kTypes[] = {
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
-  return json_text(nlohmann::json(shape));
+  return base::json_text(nlohmann::json(shape));
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ Status SafeTensors::read_header() {
   const std::string_view text(reinterpret_cast<const char*>(file_ + kLengthBytes), length);
   data_ = file_ + kLengthBytes + length;
   data_bytes_ = static_cast<int64_t>(room - length);
-  auto header = parse_json(text, path_ + ": header");
+  auto header = base::parse_json(text, path_ + ": header");
   if (!header) return header.status();
   if (!header->is_object())
     return bad("header is " + std::string(header->type_name()) + ": expected an object");
@@ -114,17 +114,17 @@ Status SafeTensors::read_header() {
   for (const auto& [name, value] : header->items()) {
     if (name == "__metadata__") {
       if (!value.is_object())
-        return bad("__metadata__ = " + json_text(value) + ": expected an object of strings");
+        return bad("__metadata__ = " + base::json_text(value) + ": expected an object of strings");
       for (const auto& [key, entry] : value.items()) {
         if (!entry.is_string()) {
-          return bad("__metadata__['" + key + "'] = " + json_text(entry) + ": expected a string");
+          return bad("__metadata__['" + key + "'] = " + base::json_text(entry) + ": expected a string");
         }
         metadata_[key] = entry.get<std::string>();
       }
       continue;
     }
     const std::string who = "tensor '" + name + "': ";
-    if (!value.is_object()) return bad(who + json_text(value) + ": expected an object");
+    if (!value.is_object()) return bad(who + base::json_text(value) + ": expected an object");
     for (const char* field : {"dtype", "shape", "data_offsets"}) {
       if (!value.contains(field)) return bad(who + field + " is missing");
     }
@@ -133,18 +133,19 @@ Status SafeTensors::read_header() {
     const SafeTensorsType* type =
         dtype.is_string() ? find_safetensors_type(dtype.get<std::string>()) : nullptr;
     if (type == nullptr)
-      return bad(who + "dtype = " + json_text(dtype) + ": expected a type of the safetensors format");
+      return bad(who + "dtype = " + base::json_text(dtype) + ": expected a type of the safetensors format");
     entry.type = type->name;
     entry.dtype = type->dtype;
 
     const auto& shape = value["shape"];
-    if (!shape.is_array()) return bad(who + "shape = " + json_text(shape) + ": expected a list of sizes");
+    if (!shape.is_array())
+      return bad(who + "shape = " + base::json_text(shape) + ": expected a list of sizes");
     int64_t elements = 1;
     bool overflow = false, empty = false;
     for (const auto& extent : shape) {
       int64_t size = 0;
-      if (!to_size(extent, size)) {
-        return bad(who + "shape = " + json_text(shape) + ": expected sizes from 0 to 2^63 - 1");
+      if (!base::to_size(extent, size)) {
+        return bad(who + "shape = " + base::json_text(shape) + ": expected sizes from 0 to 2^63 - 1");
       }
       entry.shape.push_back(size);
       empty |= size == 0;
@@ -152,25 +153,26 @@ Status SafeTensors::read_header() {
     }
     int64_t bits = 0;
     if (overflow || __builtin_mul_overflow(elements, type->bits, &bits)) {
-      return bad(who + "shape = " + json_text(shape) + ": expected a size below 2^63 bits");
+      return bad(who + "shape = " + base::json_text(shape) + ": expected a size below 2^63 bits");
     }
     if (empty) bits = 0;
     if (bits % 8 != 0)
-      return bad(who + "shape = " + json_text(shape) + ": expected whole bytes of " + type->name);
+      return bad(who + "shape = " + base::json_text(shape) + ": expected whole bytes of " + type->name);
 
     const auto& offsets = value["data_offsets"];
-    if (!offsets.is_array() || offsets.size() != 2 || !to_size(offsets[0], entry.begin) ||
-        !to_size(offsets[1], entry.end) || entry.begin > entry.end) {
-      return bad(who + "data_offsets = " + json_text(offsets) +
+    if (!offsets.is_array() || offsets.size() != 2 || !base::to_size(offsets[0], entry.begin) ||
+        !base::to_size(offsets[1], entry.end) || entry.begin > entry.end) {
+      return bad(who + "data_offsets = " + base::json_text(offsets) +
                  ": expected [begin, end] with 0 <= begin <= end");
     }
     if (entry.end > data_bytes_) {
-      return bad(who + "data_offsets = " + json_text(offsets) + ": expected an end of at most " +
+      return bad(who + "data_offsets = " + base::json_text(offsets) + ": expected an end of at most " +
                  std::to_string(data_bytes_) + ", the bytes the file has; it may be truncated");
     }
     if (entry.end - entry.begin != bits / 8) {
-      return bad(who + "data_offsets = " + json_text(offsets) + ": expected " + std::to_string(bits / 8) +
-                 " bytes for shape " + shape_text(entry.shape) + " of " + type->name);
+      return bad(who + "data_offsets = " + base::json_text(offsets) + ": expected " +
+                 std::to_string(bits / 8) + " bytes for shape " + shape_text(entry.shape) + " of " +
+                 type->name);
     }
     entries_.emplace(name, std::move(entry));
   }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 #include "checkpoint/safetensors.h"
 
 namespace megamoe::checkpoint {

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 namespace megamoe::checkpoint {
 namespace {
@@ -59,7 +59,7 @@ void TensorSet::add_all(std::shared_ptr<const SafeTensors> file) {
 }
 
 Status TensorSet::open_shards(const std::string& index_path) {
-  auto index = parse_json_file(index_path);
+  auto index = base::parse_json_file(index_path);
   if (!index) return index.status();
   auto bad = [&](const std::string& what) { return Status(Code::kDataLoss, index_path + ": " + what); };
   if (!index->is_object() || !index->contains("weight_map") || !(*index)["weight_map"].is_object()) {
@@ -69,7 +69,7 @@ Status TensorSet::open_shards(const std::string& index_path) {
   for (const auto& [name, value] : (*index)["weight_map"].items()) {
     const std::string who = "weight_map['" + name + "']";
     if (!value.is_string() || !plain_file_name(value.get<std::string>())) {
-      return bad(who + " = " + json_text(value) +
+      return bad(who + " = " + base::json_text(value) +
                  ": expected the name of a .safetensors file beside the index");
     }
     auto& shard = shards[value.get<std::string>()];
@@ -80,7 +80,7 @@ Status TensorSet::open_shards(const std::string& index_path) {
       files_.push_back(shard);
     }
     if (!shard->has(name))
-      return bad(who + " = " + json_text(value) + ": expected a file that holds the tensor");
+      return bad(who + " = " + base::json_text(value) + ": expected a file that holds the tensor");
     where_.emplace(name, shard.get());
   }
   return Status::ok();

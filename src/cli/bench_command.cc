@@ -37,7 +37,7 @@ struct Ceiling {
 
 /// One line of the result.
 struct Row {
-  std::string scenario, isa;
+  std::string scenario, isa, routing;
   int64_t tokens = 0;
   double experts = 0;  ///< with tokens, on average over the calls
   size_t calls = 0;
@@ -64,11 +64,13 @@ class Bench {
     auto isa = chosen_isa(common_);
     if (!isa) return bad_input(isa.status());
 
-    for (int64_t count : *counts) {
-      auto tokens =
-          Tokens::random(shape_, count, options_.routing, kSeed + static_cast<uint64_t>(count), kRoutings);
-      if (!tokens) return bad_input(tokens.status());
-      tokens_.push_back(std::move(*tokens));
+    for (const std::string& routing : split_names(options_.routing)) {
+      for (int64_t count : *counts) {
+        auto tokens = Tokens::random(shape_, count, routing, kSeed + static_cast<uint64_t>(count), kRoutings);
+        if (!tokens) return bad_input(tokens.status());
+        tokens_.push_back(std::move(*tokens));
+        routings_.push_back(routing);
+      }
     }
     const int per_rank = common_.threads > 0 ? common_.threads
                                              : std::max(1, base::topology().usable_threads() / common_.ranks);
@@ -115,6 +117,7 @@ class Bench {
       Row row;
       row.scenario = scenario.name;
       row.isa = isa_name(result->isa);
+      row.routing = routings_[b];
       row.tokens = base.batches[b].tokens();
       row.experts = tokens_[b].distinct_experts();
       row.calls = result->batches[b].seconds.size();
@@ -125,26 +128,21 @@ class Bench {
       // Two of three products are Linear1's.
       row.efficiency = std::max(row.weight_bytes / ceiling.read,
                                 row.operations * (2 / ceiling.linear1.rate + 1 / ceiling.linear2.rate) / 3);
-      for (const char* what : {"Linear1 kernel", "Linear2 kernel"}) {
-        for (const auto& [name, value] : result->description) {
-          if (name == what) row.kernels.push_back(value);
-        }
-      }
+      row.kernels = result->kernels;
       rows_.push_back(row);
     }
     return Status::ok();
   }
 
   void print_table() const {
-    std::printf("hidden %lld, intermediate %lld, experts %lld, top-%lld, routing %s, %d %s (%s)\n\n",
+    std::printf("hidden %lld, intermediate %lld, experts %lld, top-%lld, %d %s (%s)\n\n",
                 static_cast<long long>(shape_.hidden), static_cast<long long>(shape_.intermediate),
-                static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk),
-                options_.routing.c_str(), common_.ranks, common_.ranks == 1 ? "rank" : "ranks",
-                common_.transport.c_str());
-    Table table({"scenario", "ISA", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s", "of peak",
-                 "weight GB/s", "of read", "efficiency"});
+                static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk), common_.ranks,
+                common_.ranks == 1 ? "rank" : "ranks", common_.transport.c_str());
+    Table table({"scenario", "ISA", "routing", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s",
+                 "of peak", "weight GB/s", "of read", "efficiency"});
     for (const Row& row : rows_) {
-      table.add({row.scenario, row.isa, std::to_string(row.tokens), fixed(row.experts, 1),
+      table.add({row.scenario, row.isa, row.routing, std::to_string(row.tokens), fixed(row.experts, 1),
                  std::to_string(row.calls), fixed(row.seconds * 1e3, 3),
                  fixed(static_cast<double>(row.tokens) / row.seconds, 0), fixed(row.operations * 1e-9, 1),
                  percent(row.operations / row.ceiling.linear1.rate), fixed(row.weight_bytes * 1e-9, 2),
@@ -171,7 +169,7 @@ class Bench {
                        {"tokens", row.tokens},
                        {"experts", row.experts},
                        {"calls", row.calls},
-                       {"routing", options_.routing},
+                       {"routing", row.routing},
                        {"ms", row.seconds * 1e3},
                        {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
                        {"gflops", row.operations * 1e-9},
@@ -184,7 +182,6 @@ class Bench {
                          {"read_gbps", row.ceiling.read * 1e-9}}}});
     }
     const nlohmann::ordered_json result = {{"shape", options_.shape},
-                                           {"routing", options_.routing},
                                            {"ranks", common_.ranks},
                                            {"transport", common_.transport},
                                            {"rows", std::move(lines)}};
@@ -197,7 +194,8 @@ class Bench {
   ArithmeticCeiling ceilings_[kernel::kFamilyCount];  ///< measured when first needed
   int64_t jobs_ = 0;                                  ///< scenarios to run
   Shape shape_;
-  std::vector<Tokens> tokens_;
+  std::vector<Tokens> tokens_;         ///< of each routing, by token count
+  std::vector<std::string> routings_;  ///< of the same
   std::vector<Row> rows_;
 };
 
@@ -217,8 +215,10 @@ void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>&
   command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
       ->type_name("S")
       ->capture_default_str();
-  command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
-      ->type_name("R")
+  command
+      ->add_option("--routing", options->routing,
+                   "How tokens choose experts: uniform, zipf, one, with commas between them")
+      ->type_name("LIST")
       ->capture_default_str();
   command
       ->add_option("--repeat", options->repeat,

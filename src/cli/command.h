@@ -3,11 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "megamoe/isa.h"
 #include "megamoe/status.h"
+#include "megamoe/tuning.h"
 
 namespace megamoe::cli {
 
@@ -24,6 +26,8 @@ struct CommonOptions {
   int ranks = 1;
   std::string transport = "local";
   bool json = false;
+  std::string tuning_file;
+  std::shared_ptr<const Tuning> tuning;  ///< from tuning_file; null = block sizes that fit the caches
 };
 
 /// Adds a subcommand: declares its options and sets `action` to what runs when it is chosen.
@@ -36,6 +40,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
 void add_diff(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_ceilings(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 
 /// Prints "megamoe: message" to stderr and returns kBadInput.

@@ -1,9 +1,9 @@
 // megamoe info: what this machine offers and what the library makes of it.
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/cpu.h"
 #include "base/topology.h"
 #include "cli/command.h"
 #include "cli/formats_table.h"
@@ -11,18 +11,19 @@
 #include "kernel/registry.h"
 #include "kernel/self_check.h"
 #include "megamoe/version.h"
+#include "moe/tuning.h"
 
 namespace megamoe::cli {
 namespace {
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
+nlohmann::json block_sizes_json(const CommonOptions& common) {
+  nlohmann::json sizes;
+  const moe::Blocking defaults = moe::default_blocking(base::topology());
+  for (const moe::BlockSize& size : moe::block_sizes()) sizes["defaults"][size.name] = defaults.*size.value;
+  if (common.tuning == nullptr) return sizes;
+  sizes["tuning"] = common.tuning->name();
+  sizes["tuned_layers"] = common.tuning->impl().entries.size();
+  return sizes;
 }
 
 int run_info(const CommonOptions& common) {
@@ -44,7 +45,7 @@ int run_info(const CommonOptions& common) {
     }
     const nlohmann::json result = {
         {"version", version()},
-        {"cpu", cpu_model()},
+        {"cpu", base::cpu_model()},
         {"isa", {{"chosen", isa_name(*isa)}, {"reason", reason}, {"levels", levels}}},
         {"kernels",
          {{"bf16", gemm(kernel::Family::kBf16)},
@@ -60,12 +61,13 @@ int run_info(const CommonOptions& common) {
           {"l1d_bytes", topology.l1d_bytes},
           {"l2_bytes", topology.l2_bytes},
           {"l3_bytes", topology.l3_bytes}}},
+        {"block_sizes", block_sizes_json(common)},
         {"ranks", common.ranks},
         {"threads_per_rank", threads}};
     std::printf("%s\n", result.dump(2).c_str());
     return kSuccess;
   }
-  std::printf("megamoe %s\nCPU: %s\n", version(), cpu_model().c_str());
+  std::printf("megamoe %s\nCPU: %s\n", version(), base::cpu_model().c_str());
   std::printf("Cores: %d, hardware threads: %d, packages: %d, NUMA nodes: %d", topology.cores,
               topology.hardware_threads, topology.packages, topology.numa_nodes);
   if (topology.quota_cores > 0) std::printf(", CPU quota: %d", topology.quota_cores);
@@ -73,6 +75,12 @@ int run_info(const CommonOptions& common) {
               byte_text(static_cast<double>(topology.l1d_bytes)).c_str(),
               byte_text(static_cast<double>(topology.l2_bytes)).c_str(),
               byte_text(static_cast<double>(topology.l3_bytes)).c_str());
+  std::printf("Block sizes: %s (defaults for these caches)\n",
+              moe::blocking_text(moe::default_blocking(topology)).c_str());
+  if (common.tuning != nullptr) {
+    std::printf("Tuned: %zu layers in %s\n", common.tuning->impl().entries.size(),
+                common.tuning->name().c_str());
+  }
   std::printf("Threads of each rank: %d (%d %s)\n\n", threads, common.ranks,
               common.ranks == 1 ? "rank" : "ranks");
   Table table({"level", "runs here", "needs"});

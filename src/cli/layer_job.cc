@@ -37,6 +37,7 @@ struct BatchReport {
 struct Report {
   std::vector<BatchReport> batches;
   SharedArray<char> description;  ///< "key\0value\0" of rank 0
+  SharedArray<char> kernels;      ///< "name\0" of rank 0
   SharedArray<int64_t> facts;     ///< isa, threads; packed bytes of rank r at 2 + r
   SharedArray<std::atomic<int64_t>> calls;
 };
@@ -53,6 +54,7 @@ Result<Report> make_report(const LayerJob& job, const JobOptions& options) {
   const int64_t ranks = options.common->ranks;
   Report report;
   MEGAMOE_RETURN_IF_ERROR(make(report.description, kTextKept));
+  MEGAMOE_RETURN_IF_ERROR(make(report.kernels, kTextKept));
   MEGAMOE_RETURN_IF_ERROR(make(report.facts, 2 + ranks));
   MEGAMOE_RETURN_IF_ERROR(make(report.calls, 1));
   for (const Batch& batch : job.batches) {
@@ -70,51 +72,40 @@ Result<Report> make_report(const LayerJob& job, const JobOptions& options) {
 void report_plan(const SymmBuffer& buffer, const MegaMoe& op, Report& report) {
   report.facts[0] = static_cast<int64_t>(buffer.isa());
   report.facts[1] = buffer.threads();
+  const auto append = [](SharedArray<char>& texts, int64_t at, const std::string& text) {
+    const auto bytes = static_cast<int64_t>(text.size()) + 1;
+    if (at + bytes > texts.size()) return at;
+    std::memcpy(texts.data() + at, text.c_str(), static_cast<size_t>(bytes));
+    return at + bytes;
+  };
   int64_t at = 0;
   for (const auto& [key, value] : op.description()) {
-    const int64_t bytes = static_cast<int64_t>(key.size() + value.size()) + 2;
-    if (at + bytes > report.description.size()) return;
-    std::memcpy(report.description.data() + at, key.c_str(), key.size() + 1);
-    std::memcpy(report.description.data() + at + key.size() + 1, value.c_str(), value.size() + 1);
-    at += bytes;
+    const auto bytes = static_cast<int64_t>(key.size() + value.size()) + 2;
+    if (at + bytes > report.description.size()) break;
+    at = append(report.description, append(report.description, at, key), value);
   }
+  int64_t end = 0;
+  for (const std::string& name : op.kernels()) end = append(report.kernels, end, name);
 }
 
-Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const std::shared_ptr<SymmBuffer>& buffer,
-                                         Report& report) {
-  const int64_t begin = first_expert(job.config.num_experts, buffer->world_size(), buffer->rank());
-  const int64_t count = buffer->experts_per_rank();
-  Layer layer;
-  layer.activation = job.activation;
-  layer.shared_weight1 = job.shared_weight1;
-  layer.shared_weight2 = job.shared_weight2;
-  if (count == 0) return MegaMoe::create(buffer, std::move(layer));
-  auto packed1 = PackedWeights::pack_linear1(checkpoint::expert_range(job.weight1, begin, count),
-                                             is_gated(job.activation), buffer->threads());
-  if (!packed1) return packed1.status();
-  auto packed2 =
-      PackedWeights::pack_linear2(checkpoint::expert_range(job.weight2, begin, count), buffer->threads());
-  if (!packed2) return packed2.status();
-  report.facts[2 + buffer->rank()] = (*packed1)->bytes() + (*packed2)->bytes();
-  layer.packed1 = std::move(*packed1);
-  layer.packed2 = std::move(*packed2);
-  return MegaMoe::create(buffer, std::move(layer));
+Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const JobOptions& options,
+                                         const std::shared_ptr<SymmBuffer>& buffer, Report& report) {
+  auto layer = packed_layer(job, *buffer);
+  if (!layer) return layer.status();
+  if (layer->packed1 != nullptr) {
+    report.facts[2 + buffer->rank()] = layer->packed1->bytes() + layer->packed2->bytes();
+  }
+  layer->tuning = options.common->tuning;
+  return MegaMoe::create(buffer, std::move(*layer));
 }
 
 Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, const JobOptions& options,
                  BatchReport& report, std::atomic<int64_t>& calls) {
   const int rank = buffer.rank(), ranks = buffer.world_size();
-  const int64_t begin = first_token(batch.tokens(), ranks, rank);
-  const int64_t count = first_token(batch.tokens(), ranks, rank + 1) - begin;
-  const int64_t hidden = batch.x.shape[1], local = buffer.experts_per_rank();
-  CallArgs args;
-  args.x = row_range(batch.x, begin, count);
-  args.topk_ids = row_range(batch.topk_ids, begin, count);
-  args.topk_weights = row_range(batch.topk_weights, begin, count);
-  args.y = TensorRef(report.y.data() + begin * hidden, DType::kBFloat16, {count, hidden});
-  args.expert_token_nums =
-      TensorRef(report.expert_token_nums.data() + first_expert(buffer.config().num_experts, ranks, rank),
-                DType::kInt32, {local});
+  const auto call = [&](int64_t turn) {
+    return rank_args(buffer, batch, turn, report.y.data(), report.expert_token_nums.data());
+  };
+  CallArgs args = call(0);
 
   const int64_t start = now_ns();
   MEGAMOE_RETURN_IF_ERROR(op.run(args));
@@ -129,10 +120,7 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, cons
   }
   int64_t repeats = 1;
   for (int64_t i = 0; i < repeats; ++i) {
-    const auto routings = static_cast<int64_t>(batch.more_topk_ids.size()) + 1;
-    const int64_t turn = (i + 1) % routings;
-    args.topk_ids = row_range(turn == 0 ? batch.topk_ids : batch.more_topk_ids[static_cast<size_t>(turn - 1)],
-                              begin, count);
+    args = call(i + 1);
     int64_t* const times = report.times.data() + (i * ranks + rank) * 2;
     times[0] = now_ns();
     MEGAMOE_RETURN_IF_ERROR(op.run(args));
@@ -180,6 +168,44 @@ double BatchResult::median_seconds() const {
   return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
+Result<Layer> packed_layer(const LayerJob& job, const SymmBuffer& buffer) {
+  const int64_t begin = first_expert(job.config.num_experts, buffer.world_size(), buffer.rank());
+  const int64_t count = buffer.experts_per_rank();
+  Layer layer;
+  layer.activation = job.activation;
+  layer.shared_weight1 = job.shared_weight1;
+  layer.shared_weight2 = job.shared_weight2;
+  if (count == 0) return layer;
+  auto packed1 = PackedWeights::pack_linear1(checkpoint::expert_range(job.weight1, begin, count),
+                                             is_gated(job.activation), buffer.threads());
+  if (!packed1) return packed1.status();
+  auto packed2 =
+      PackedWeights::pack_linear2(checkpoint::expert_range(job.weight2, begin, count), buffer.threads());
+  if (!packed2) return packed2.status();
+  layer.packed1 = std::move(*packed1);
+  layer.packed2 = std::move(*packed2);
+  return layer;
+}
+
+CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, uint16_t* y,
+                   int32_t* expert_token_nums) {
+  const int rank = buffer.rank(), ranks = buffer.world_size();
+  const int64_t begin = first_token(batch.tokens(), ranks, rank);
+  const int64_t count = first_token(batch.tokens(), ranks, rank + 1) - begin;
+  const int64_t hidden = batch.x.shape[1], local = buffer.experts_per_rank();
+  const auto routings = static_cast<int64_t>(batch.more_topk_ids.size()) + 1;
+  const int64_t routing = turn % routings;
+  CallArgs args;
+  args.x = row_range(batch.x, begin, count);
+  args.topk_ids = row_range(
+      routing == 0 ? batch.topk_ids : batch.more_topk_ids[static_cast<size_t>(routing - 1)], begin, count);
+  args.topk_weights = row_range(batch.topk_weights, begin, count);
+  args.y = TensorRef(y + begin * hidden, DType::kBFloat16, {count, hidden});
+  args.expert_token_nums = TensorRef(
+      expert_token_nums + first_expert(buffer.config().num_experts, ranks, rank), DType::kInt32, {local});
+  return args;
+}
+
 TensorView row_range(const TensorView& tensor, int64_t begin, int64_t count) {
   TensorView rows = tensor;
   rows.data =
@@ -219,7 +245,7 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
   auto body = [&](const Group& group) -> Status {
     auto buffer = SymmBuffer::create(group, config, buffer_options);
     if (!buffer) return buffer.status();
-    auto op = make_op(job, *buffer, *report);
+    auto op = make_op(job, options, *buffer, *report);
     if (!op) return (*buffer)->refuse_call(op.status());
     if (group.rank() == 0) report_plan(**buffer, **op, *report);
     for (size_t b = 0; b < job.batches.size(); ++b) {
@@ -242,6 +268,9 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
     const std::string key = at, value = at + key.size() + 1;
     result.description.emplace_back(key, value);
     at += key.size() + value.size() + 2;
+  }
+  for (const char* at = report->kernels.data(); *at != '\0'; at += result.kernels.back().size() + 1) {
+    result.kernels.emplace_back(at);
   }
   result.isa = static_cast<Isa>(report->facts[0]);
   result.threads = static_cast<int>(report->facts[1]);

@@ -57,6 +57,7 @@ struct BatchResult {
 struct JobResult {
   std::vector<BatchResult> batches;
   std::vector<std::pair<std::string, std::string>> description;  ///< of rank 0
+  std::vector<std::string> kernels;                              ///< of rank 0, see MegaMoe::kernels
   Isa isa = Isa::kGeneric;
   int threads = 0;           ///< of each rank
   int64_t packed_bytes = 0;  ///< of all ranks
@@ -78,6 +79,13 @@ Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, i
 inline int64_t first_expert(int64_t experts, int ranks, int64_t rank) {
   return std::min(experts, (experts + ranks - 1) / ranks * rank);
 }
+
+/// The layer of a rank of the buffer, its weights packed.
+Result<Layer> packed_layer(const LayerJob& job, const SymmBuffer& buffer);
+/// The tensors of a rank of the buffer in a call on a batch. Calls take its routings in turn. `y` (T, H) and
+/// `expert_token_nums` (E,) are those of all ranks.
+CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, uint16_t* y,
+                   int32_t* expert_token_nums);
 
 /// Rows of a tensor.
 TensorView row_range(const TensorView& tensor, int64_t begin, int64_t count);

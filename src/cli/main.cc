@@ -8,8 +8,8 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr AddCommand kCommands[] = {add_info, add_limits, add_plan,     add_run,    add_check,
-                                    add_diff, add_bench,  add_ceilings, add_vectors};
+constexpr AddCommand kCommands[] = {add_info, add_limits, add_plan,     add_run,  add_check,
+                                    add_diff, add_bench,  add_ceilings, add_tune, add_vectors};
 constexpr int kMostRanks = 256;
 constexpr int kMostThreads = 4096;
 
@@ -26,6 +26,8 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
       ->check(CLI::IsMember({"local", "shm"}))
       ->type_name("local|shm")
       ->capture_default_str();
+  app.add_option("--tuning", common.tuning_file, "Block sizes from a file of megamoe tune")
+      ->type_name("FILE");
   app.add_flag("--json", common.json, "Print the result as JSON");
 }
 
@@ -49,6 +51,11 @@ int run_tool(int argc, char** argv) {
     auto isa = isa_from_name(common.isa_name);
     if (!isa) return bad_input(isa.status());
     common.isa = *isa;
+  }
+  if (!common.tuning_file.empty()) {
+    auto tuning = Tuning::read(common.tuning_file);
+    if (!tuning) return bad_input(tuning.status());
+    common.tuning = std::move(*tuning);
   }
   const int code = action();
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -87,6 +87,7 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
     Layer layer;
     layer.weight1 = placeholder.view(scenario, local, shape.hidden, 2 * shape.intermediate);
     layer.weight2 = placeholder.view(scenario, local, shape.intermediate, shape.hidden);
+    layer.tuning = common.tuning;
     auto op = MegaMoe::create(*buffer, layer);
     if (!op) return op.status();
     if (group.rank() != 0) return Status::ok();

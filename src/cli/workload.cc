@@ -71,6 +71,16 @@ Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* n
   return counts;
 }
 
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  size_t begin = 0;
+  for (size_t comma; (comma = text.find(',', begin)) != std::string::npos; begin = comma + 1) {
+    names.push_back(text.substr(begin, comma - begin));
+  }
+  names.push_back(text.substr(begin));
+  return names;
+}
+
 Tokens::Tokens(const Shape& shape, int64_t tokens, int routings)
     : shape_(shape),
       tokens_(tokens),

@@ -19,6 +19,9 @@ Result<Shape> parse_shape(const std::string& text);
 /// "1,4,16" as numbers from 1.
 Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* name);
 
+/// The names of a list with commas between them.
+std::vector<std::string> split_names(const std::string& text);
+
 /// Tokens with their routing, and the memory behind them.
 class Tokens {
  public:

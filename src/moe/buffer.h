@@ -15,6 +15,7 @@
 #include "comm/session.h"
 #include "kernel/registry.h"
 #include "megamoe/mega_moe.h"
+#include "moe/blocking.h"
 #include "moe/limits.h"
 #include "moe/scenarios.h"
 #include "moe/schedule.h"
@@ -24,10 +25,6 @@
 namespace megamoe {
 
 namespace moe {
-
-/// Rows counted by one arrival counter. Enough rows to keep the arithmetic units busy while a panel streams
-/// in, few enough that a block's activations stay in the second-level cache.
-inline constexpr int64_t kBlockRows = 128;
 
 /// Private memory behind a set of rows. Pages are touched on first use, so a size is an upper bound and not a
 /// cost.

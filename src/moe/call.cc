@@ -42,8 +42,8 @@ Call::Call(const MegaMoe::Impl& plan, const CallArgs& args)
 Status Call::run() {
   plan_rows();
   plan_blocks();
-  owner_.schedule->reset(owner_.block_pieces, base::ceil_div(tokens_, kDispatchTokens),
-                         base::ceil_div(tokens_, kCombineTokens));
+  owner_.schedule->reset(owner_.block_pieces, base::ceil_div(tokens_, dispatch_tokens()),
+                         base::ceil_div(tokens_, combine_tokens()));
   const Status started = owner_.team.run([this](int thread) { work(thread); });
   if (!started.is_ok()) {
     // Peers wait for this rank's rows: they learn why none come.
@@ -128,8 +128,8 @@ bool Call::block_arrived(int64_t b) const {
 }
 
 bool Call::tokens_complete(int64_t piece) const {
-  const int64_t end = std::min(tokens_, (piece + 1) * kCombineTokens);
-  for (int64_t token = piece * kCombineTokens; token < end; ++token) {
+  const int64_t end = std::min(tokens_, (piece + 1) * combine_tokens());
+  for (int64_t token = piece * combine_tokens(); token < end; ++token) {
     if (comm::read_counter(session_, done_counter(token)) != expected(token)) return false;
   }
   return true;

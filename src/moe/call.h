@@ -12,10 +12,6 @@
 
 namespace megamoe::moe {
 
-/// Tokens of one dispatch piece and of one combine piece.
-inline constexpr int64_t kDispatchTokens = 8;
-inline constexpr int64_t kCombineTokens = 4;
-
 class Call {
  public:
   Call(const MegaMoe::Impl& plan, const CallArgs& args);
@@ -105,6 +101,9 @@ class Call {
   void multiply(const LinearPlan& linear, const Codec& codec, const Block& block, const Piece& piece,
                 const Scratch& scratch, Packed&& packed, Consume&& consume);
 
+  /// Tokens of one dispatch piece and of one combine piece.
+  int64_t dispatch_tokens() const { return plan_.blocking.sizes.dispatch_tokens; }
+  int64_t combine_tokens() const { return plan_.blocking.sizes.combine_tokens; }
   const Rows& rows_of(const Block& block) const { return rows_[block.set]; }
   std::byte* place(const Block& block, const comm::RowHome& home) const;
   int64_t shared_experts() const { return plan_.shared().experts; }

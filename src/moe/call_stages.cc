@@ -17,8 +17,8 @@ float Call::router_weight(int64_t token, int64_t slot) const {
 }
 
 void Call::dispatch(int64_t piece, const Scratch& scratch) {
-  const int64_t end = std::min(tokens_, (piece + 1) * kDispatchTokens);
-  for (int64_t token = piece * kDispatchTokens; token < end; ++token) send_token(token, scratch);
+  const int64_t end = std::min(tokens_, (piece + 1) * dispatch_tokens());
+  for (int64_t token = piece * dispatch_tokens(); token < end; ++token) send_token(token, scratch);
 }
 
 // Step 5: the token once per used slot to the owner of its expert, and into the rows of the shared experts.
@@ -156,8 +156,8 @@ std::byte* Call::place(const Block& block, const comm::RowHome& home) const {
 }
 
 void Call::combine(int64_t piece, const Scratch& scratch) {
-  const int64_t end = std::min(tokens_, (piece + 1) * kCombineTokens);
-  for (int64_t token = piece * kCombineTokens; token < end; ++token) combine_token(token, scratch);
+  const int64_t end = std::min(tokens_, (piece + 1) * combine_tokens());
+  for (int64_t token = piece * combine_tokens(); token < end; ++token) combine_token(token, scratch);
 }
 
 // A combine row of this rank as bfloat16, decoded to `decoded` where it travels as codes.

@@ -52,6 +52,8 @@ std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() co
   lines.insert(lines.end(), {
                                 {"row operations", ops->name},
                                 {"block rows", std::to_string(moe::kBlockRows)},
+                                {"block sizes", moe::blocking_text(blocking.sizes)},
+                                {"block sizes from", blocking.source},
                                 {"capacity rows", std::to_string(owner.capacity)},
                                 {"symmetric memory bytes", std::to_string(owner.layout.total)},
                                 {"workspace bytes (upper bound)",

@@ -11,8 +11,6 @@ namespace megamoe {
 namespace moe {
 namespace {
 
-// One piece of work should last about this long: the claim then costs below a percent.
-constexpr double kPieceNanoseconds = 20'000;
 // Rough rates of one core, only to size pieces: bytes per ns from memory, operations per ns by family.
 constexpr double kBytesPerNanosecond = 10;
 constexpr double kOperationsPerNanosecond[kernel::kFamilyCount] = {150, 600};
@@ -24,7 +22,8 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
   const double stream = static_cast<double>(g.stored_bytes()) / kBytesPerNanosecond;
   const double multiply = 2.0 * static_cast<double>(rows) * static_cast<double>(g.k) * kernel::kPanelColumns /
                           kOperationsPerNanosecond[static_cast<int>(g.family)];
-  const auto wanted = static_cast<int64_t>(kPieceNanoseconds / std::max(stream, multiply)) + 1;
+  const auto wanted =
+      static_cast<int64_t>(static_cast<double>(linear.blocking.piece_ns) / std::max(stream, multiply)) + 1;
   const int64_t fair = std::max<int64_t>(1, g.panels() / (4 * threads));
   return std::min(wanted, fair);
 }
@@ -108,7 +107,8 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
   return Status::ok();
 }
 
-void bind_kernel(kernel::Family family, Isa isa, LinearPlan& linear) {
+void bind_kernel(kernel::Family family, Isa isa, const Blocking& blocking, LinearPlan& linear) {
+  linear.blocking = blocking;
   const bool e2m1 = linear.geometry().code == kernel::WeightCode::kE2M1;
   if (e2m1 && family == kernel::Family::kS8) family = kernel::e2m1_family(isa);
   linear.source->decode_to(family);
@@ -117,10 +117,10 @@ void bind_kernel(kernel::Family family, Isa isa, LinearPlan& linear) {
   if (g.decoded_by_ranges()) linear.decode = kernel::decoder_for(family, g.code, isa);
 }
 
-void bind_kernels(const Scenario& scenario, Isa isa, ExpertPlan& plan) {
+void bind_kernels(const Scenario& scenario, Isa isa, const Blocking& blocking, ExpertPlan& plan) {
   plan.scenario = &scenario;
-  bind_kernel(scenario.family1, isa, plan.linear1);
-  bind_kernel(scenario.family2, isa, plan.linear2);
+  bind_kernel(scenario.family1, isa, blocking, plan.linear1);
+  bind_kernel(scenario.family2, isa, blocking, plan.linear2);
 }
 
 }  // namespace
@@ -142,6 +142,7 @@ Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<Sym
   moe::Quantities quantities = moe::quantities_of(owner.config, owner.group.size());
   moe::add_layer(impl->layer, impl->activation, owner.codec->codes(), quantities);
   MEGAMOE_RETURN_IF_ERROR(moe::check_limits(owner.profile, moe::LimitStage::kLayer, quantities));
+  impl->blocking = moe::choose_blocking(nullptr, {});
   MEGAMOE_RETURN_IF_ERROR(impl->plan_routed(owner));
   MEGAMOE_RETURN_IF_ERROR(impl->plan_shared(owner));
   return impl;
@@ -158,7 +159,10 @@ Status MegaMoe::Impl::plan_routed(const SymmBuffer::Impl& owner) {
       moe::find_scenario(config.dispatch_quant_mode, config.dispatch_quant_out_dtype,
                          plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
   if (!scenario) return scenario.status();
-  moe::bind_kernels(**scenario, owner.isa, plan);
+  blocking = moe::choose_blocking(layer.tuning.get(),
+                                  {owner.isa, (*scenario)->name, config.hidden, config.intermediate_hidden,
+                                   config.num_experts, config.num_topk, owner.group.size(), owner.threads});
+  moe::bind_kernels(**scenario, owner.isa, blocking.sizes, plan);
   return Status::ok();
 }
 
@@ -194,7 +198,7 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
       moe::find_shared_scenario(typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(),
                                 plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
   if (!scenario) return scenario.status();
-  moe::bind_kernels(**scenario, owner.isa, plan);
+  moe::bind_kernels(**scenario, owner.isa, blocking.sizes, plan);
   const moe::CallGuard guard(owner.busy);
   if (!guard.taken()) {
     return Status(Code::kInvalidArgument,
@@ -222,6 +226,15 @@ Result<Stages> MegaMoe::stages() const {
 
 std::vector<std::pair<std::string, std::string>> MegaMoe::description() const {
   return impl_->description();
+}
+
+std::vector<std::string> MegaMoe::kernels() const {
+  std::vector<std::string> names;
+  for (const moe::ExpertPlan& plan : impl_->experts) {
+    if (plan.scenario == nullptr) continue;
+    names.insert(names.end(), {plan.linear1.gemm->name, plan.linear2.gemm->name});
+  }
+  return names;
 }
 
 std::string MegaMoe::describe() const {

@@ -1,6 +1,7 @@
 // A layer checked once and bound to kernels: everything a call needs besides its tensors.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "megamoe/mega_moe.h"
 #include "moe/buffer.h"
 #include "moe/scenarios.h"
+#include "moe/tuning.h"
 #include "moe/validate.h"
 #include "pack/panel_source.h"
 
@@ -18,14 +20,12 @@ namespace megamoe {
 
 namespace moe {
 
-/// Dword rows of a strip that is decoded at a time: 16 KiB.
-inline constexpr int64_t kStripRows = 128;
-
 /// One linear layer ready to run.
 struct LinearPlan {
   const kernel::Gemm* gemm = nullptr;
   kernel::DecodeFunction decode = nullptr;  ///< where the product decodes stored panels by ranges of k
   std::unique_ptr<pack::PanelSource> source;
+  Blocking blocking;
 
   const pack::Geometry& geometry() const { return source->geometry(); }
   /// Tiles that `rows` rows are split into, evenly, never taller than the kernel's register tile.
@@ -36,13 +36,14 @@ struct LinearPlan {
   }
   /// Whether a product with so few rows reads the stored panel itself.
   bool reads_codes(int64_t rows) const {
-    return decode != nullptr && rows <= gemm->coded_rows &&
+    return decode != nullptr && rows <= std::min<int64_t>(gemm->coded_rows, blocking.coded_rows) &&
            gemm->coded_tile[static_cast<int>(geometry().code)] != nullptr;
   }
   /// k of one range: a decoded one stays in the first-level cache while all tiles read it.
   int64_t range(int64_t rows) const {
     if (decode == nullptr || reads_codes(rows)) return geometry().k;
-    return kStripRows * kernel::k_per_dword(geometry().family);
+    const int64_t row_bytes = kernel::kPanelColumns * static_cast<int64_t>(sizeof(uint32_t));
+    return blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
   }
   /// Bytes between the packed tiles of a block.
   size_t tile_stride() const {
@@ -76,6 +77,7 @@ class MegaMoe::Impl {
   moe::ActivationPlan activation;
   comm::LayerMark mark{};  ///< what all ranks of a call must have in common
   moe::ExpertPlan experts[moe::kRowSets];
+  moe::ChosenBlocking blocking;
   const kernel::RowOps* ops = nullptr;
 
   const moe::ExpertPlan& routed() const { return experts[moe::kRouted]; }

@@ -93,7 +93,12 @@ static void test_layer(int packed) {
     layer.weight1 = &weights1;
     layer.weight2 = &weights2;
   }
+  layer.tuning_file = "/nowhere/tuning.json";
+  CHECK(megamoe_op_create(buffer, &layer, &op) != 0);
+  CHECK(strstr(megamoe_last_error(), "/nowhere/tuning.json cannot be opened") != NULL);
+  layer.tuning_file = NULL;
   CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
+  CHECK(strstr(megamoe_op_describe(op), "block sizes from: defaults") != NULL);
   megamoe_packed_weights_release(packed1);
   megamoe_packed_weights_release(packed2);
   CHECK(strstr(megamoe_op_describe(op), "scenario: A16W16") != NULL);

@@ -111,6 +111,20 @@ TEST(Tool, BenchPrintsCeilings) {
   }
 }
 
+TEST(Tool, BenchesEveryRoutingOfAList) {
+  const json bench =
+      run_json("bench --shape 64x32x8x2 --tokens 1,4 --routing uniform,one,zipf --repeat 2 --threads 1");
+  ASSERT_EQ(bench["rows"].size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    const json& row = bench["rows"][i];
+    EXPECT_EQ(row["routing"], i < 2 ? "uniform" : i < 4 ? "one" : "zipf");
+    EXPECT_EQ(row["tokens"], i % 2 == 0 ? 1 : 4);
+  }
+  EXPECT_EQ(bench["rows"][3]["experts"], 2);  // all to the first two
+  EXPECT_TRUE(
+      contains(run("bench --shape 8x8x4x2 --routing uniform,").error, "--routing = : expected uniform"));
+}
+
 TEST(Tool, CeilingsOfThisMachine) {
   const json ceilings = run_json("ceilings --threads 1");
   ASSERT_GE(ceilings["rows"].size(), 2u);

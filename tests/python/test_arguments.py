@@ -55,6 +55,7 @@ BUFFER = [
     ("deadline", float("nan"), ValueError, "nan"),
     ("deadline", "soon", TypeError, "'soon'"),
     ("trace", 1, TypeError, "1"),
+    ("tuning", 1, TypeError, "1"),
 ]
 
 

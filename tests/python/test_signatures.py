@@ -32,6 +32,7 @@ ADDED = [
     ("isa", None),
     ("deadline", 60.0),
     ("trace", False),
+    ("tuning", None),
 ]
 CALL = [
     ("x", REQUIRED),

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "support/layer.h"
@@ -13,6 +14,7 @@ struct RunOptions {
   int threads = 1;
   Isa isa = Isa::kGeneric;
   bool packed = true;
+  std::shared_ptr<const Tuning> tuning = nullptr;
 };
 
 // Runs the layer over a local group, one entry of `ranks` per rank; expects success.
@@ -24,7 +26,9 @@ inline void run_local(const TestLayer& layer, std::vector<RankTokens>& ranks, in
     layer.poison(tokens);
     auto buffer = SymmBuffer::create(group, layer.config(max_tokens), options(run.threads, run.isa));
     ASSERT_TRUE(buffer) << buffer.status().message();
-    auto moe = MegaMoe::create(*buffer, layer.layer(size, rank, run.packed));
+    Layer planned = layer.layer(size, rank, run.packed);
+    planned.tuning = run.tuning;
+    auto moe = MegaMoe::create(*buffer, std::move(planned));
     ASSERT_TRUE(moe) << moe.status().message();
     const Status status = (*moe)->run(layer.args(tokens, layer.local_experts(size, rank)));
     ASSERT_TRUE(status) << status.message();

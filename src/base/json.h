@@ -8,7 +8,7 @@
 
 #include "megamoe/status.h"
 
-namespace megamoe::checkpoint {
+namespace megamoe::base {
 
 /// Parses `text`; errors start with `who`.
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& who);
@@ -19,4 +19,4 @@ bool to_size(const nlohmann::json& value, int64_t& out);
 /// Short text of a value for messages.
 std::string json_text(const nlohmann::json& value);
 
-}  // namespace megamoe::checkpoint
+}  // namespace megamoe::base

@@ -1,5 +1,5 @@
 // JSON of files nobody vouches for: parsing without exceptions, duplicate names refused, numbers checked.
-#include "checkpoint/json.h"
+#include "base/json.h"
 
 #include <cerrno>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-namespace megamoe::checkpoint {
+namespace megamoe::base {
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& who) {
   using nlohmann::json;
@@ -72,4 +72,4 @@ std::string json_text(const nlohmann::json& value) {
   return text;
 }
 
-}  // namespace megamoe::checkpoint
+}  // namespace megamoe::base

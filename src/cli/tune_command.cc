@@ -1,0 +1,203 @@
+// megamoe tune: measures block sizes for a shape beside the defaults, and writes those that are better.
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/scenario_weights.h"
+#include "cli/table.h"
+#include "cli/tune_measure.h"
+#include "cli/workload.h"
+
+namespace megamoe::cli {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+constexpr int kRoutings = 16;
+
+struct TuneOptions {
+  std::string shape;
+  std::string scenario = "A16W16";
+  std::string tokens = "1,16,256";
+  std::string routing = "uniform";
+  std::string output;
+  int64_t repeat = 20;
+};
+
+std::string name_of(const Candidate& candidate) {
+  std::string name;
+  for (const auto& [size, value] : candidate) {
+    name += (name.empty() ? "" : ", ") + std::string(size->name) + " " + std::to_string(value);
+  }
+  return name.empty() ? "defaults again" : name;
+}
+
+/// The defaults themselves, then every candidate of the table that differs from them, alone.
+std::vector<Candidate> single_candidates() {
+  const moe::Blocking defaults = moe::default_blocking(base::topology());
+  std::vector<Candidate> candidates = {{}};
+  for (const moe::BlockSize& size : moe::block_sizes()) {
+    for (const int64_t value : size.candidates) {
+      if (value != defaults.*size.value) candidates.push_back({{&size, value}});
+    }
+  }
+  return candidates;
+}
+
+class Tune {
+ public:
+  Tune(const CommonOptions& common, const TuneOptions& options) : common_(common), options_(options) {}
+
+  int run() {
+    auto shape = parse_shape(options_.shape);
+    if (!shape) return bad_input(shape.status());
+    shape_ = *shape;
+    auto counts = parse_counts(options_.tokens, "--tokens");
+    if (!counts) return bad_input(counts.status());
+    counts_ = *counts;
+    auto scenarios = scenarios_named(options_.scenario);
+    if (!scenarios) return bad_input(scenarios.status());
+    // Before anything is measured: what cannot be read must not be overwritten.
+    if (std::ifstream(options_.output).good()) {
+      auto before = Tuning::read(options_.output);
+      if (!before) return bad_input(before.status());
+      entries_ = (*before)->impl().entries;
+    }
+    for (int64_t count : counts_) {
+      auto tokens =
+          Tokens::random(shape_, count, options_.routing, kSeed + static_cast<uint64_t>(count), kRoutings);
+      if (!tokens) return bad_input(tokens.status());
+      tokens_.push_back(std::move(*tokens));
+    }
+    for (const moe::Scenario* scenario : *scenarios) {
+      if (Status status = tune(*scenario); !status) return bad_input(status);
+    }
+    std::ofstream file(options_.output);
+    file << moe::tuning_text(entries_);
+    file.close();
+    if (!file) return bad_input(Status(Code::kSystem, options_.output + " could not be written"));
+    if (common_.json) {
+      std::printf("%s\n", lines_.dump(2).c_str());
+    } else {
+      std::printf("Written to %s: %zu layers.\n", options_.output.c_str(), entries_.size());
+    }
+    return kSuccess;
+  }
+
+ private:
+  Status tune(const moe::Scenario& scenario) {
+    const RandomLayer layer(shape_, kSeed);
+    LayerJob base = layer.job();
+    for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
+    auto prepared = scenario_job(base, scenario);
+    if (!prepared) return prepared.status();
+    const auto measure = [&](const std::vector<Candidate>& candidates) {
+      return measure_candidates(prepared->job, scenario.name, common_, candidates, options_.repeat);
+    };
+    const std::vector<Candidate> candidates = single_candidates();
+    auto first = measure(candidates);
+    if (!first) return first.status();
+    show(scenario, candidates, *first);
+    Candidate best = winners(candidates, *first);
+    if (!best.empty()) {
+      // The best of many looks better than it is: all of them together prove themselves in pairs of their
+      // own.
+      const std::vector<Candidate> final = {{}, best};
+      auto second = measure(final);
+      if (!second) return second.status();
+      show(scenario, final, *second);
+      if (!gain_of(second->measured[1], second->measured[0]).wins()) best.clear();
+    }
+    std::erase_if(entries_, [&](const moe::TuningEntry& entry) { return entry.key == first->key; });
+    if (!best.empty()) entries_.push_back({first->key, best});
+    if (!common_.json) {
+      std::printf("%s: %s\n\n", scenario.name,
+                  best.empty() ? "nothing is better than the defaults by more than the noise"
+                               : name_of(best).c_str());
+    }
+    return Status::ok();
+  }
+
+  /// Of every block size the candidate that gains most, where it wins.
+  static Candidate winners(const std::vector<Candidate>& candidates, const TuneRun& run) {
+    Candidate best;
+    double most = 0;
+    for (size_t c = 1; c < candidates.size(); ++c) {
+      const Gain gain = gain_of(run.measured[c], run.measured[0]);
+      if (!gain.wins()) continue;
+      const bool same_size = !best.empty() && best.back().first == candidates[c][0].first;
+      if (same_size && gain.value <= most) continue;
+      if (same_size) best.pop_back();
+      best.push_back(candidates[c][0]);
+      most = gain.value;
+    }
+    return best;
+  }
+
+  void show(const moe::Scenario& scenario, const std::vector<Candidate>& candidates, const TuneRun& run) {
+    Table table({"scenario", "tokens", "candidate", "ms", "defaults ms", "speed", "noise", "better"});
+    for (size_t c = 0; c < candidates.size(); ++c) {
+      const Gain gain = gain_of(run.measured[c], run.measured[0]);
+      const bool better = c > 0 && gain.wins();
+      for (size_t b = 0; b < counts_.size(); ++b) {
+        const Pairs& pairs = run.measured[c][b];
+        table.add({scenario.name, std::to_string(counts_[b]), name_of(candidates[c]),
+                   fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
+                   percent(1 / pairs.ratio()), percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
+        lines_.push_back({{"scenario", scenario.name},
+                          {"tokens", counts_[b]},
+                          {"candidate", name_of(candidates[c])},
+                          {"ms", pairs.median() * 1e3},
+                          {"defaults_ms", pairs.fallback_median() * 1e3},
+                          {"speed", 1 / pairs.ratio()},
+                          {"noise", std::expm1(pairs.noise())},
+                          {"better", better}});
+      }
+    }
+    if (common_.json) return;
+    table.print();
+    std::printf("\n");
+  }
+
+  const CommonOptions& common_;
+  const TuneOptions& options_;
+  Shape shape_;
+  std::vector<int64_t> counts_;
+  std::vector<Tokens> tokens_;
+  std::vector<moe::TuningEntry> entries_;
+  nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace
+
+void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
+  CLI::App* command = app.add_subcommand("tune", "Measure block sizes for a shape and write the better ones");
+  auto options = std::make_shared<TuneOptions>();
+  command
+      ->add_option("--shape", options->shape,
+                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
+      ->required()
+      ->type_name("HxIxExK");
+  command->add_option("--output", options->output, "File to write; other layers in it stay")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--tokens", options->tokens, "Token counts of all ranks together")
+      ->type_name("LIST")
+      ->capture_default_str();
+  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
+      ->type_name("S")
+      ->capture_default_str();
+  command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
+      ->type_name("R")
+      ->capture_default_str();
+  command->add_option("--repeat", options->repeat, "Pairs of calls of a candidate and a token count")
+      ->check(CLI::Range(1, 100000))
+      ->type_name("N")
+      ->capture_default_str();
+  command->callback(
+      [&common, &action, options] { action = [&common, options] { return Tune(common, *options).run(); }; });
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,192 @@
+// One buffer, one operator for each candidate on the same packed weights, and pairs of calls.
+#include "cli/tune_measure.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace megamoe::cli {
+namespace {
+
+double now() {
+  timespec t = {};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::vector<double> log_ratios(const Pairs& pairs) {
+  std::vector<double> logs;
+  for (size_t i = 0; i < pairs.candidate.size(); ++i) {
+    logs.push_back(std::log(pairs.candidate[i] / pairs.fallback[i]));
+  }
+  return logs;
+}
+
+// Where the times of all ranks lie: [batch][candidate][repeat][0 candidate, 1 defaults][rank][begin, end].
+struct Times {
+  int64_t candidates, repeats, ranks;
+  int64_t at(int64_t batch, int64_t candidate, int64_t repeat, int64_t which, int64_t rank) const {
+    return ((((batch * candidates + candidate) * repeats + repeat) * 2 + which) * ranks + rank) * 2;
+  }
+};
+
+moe::TuningKey key_of(const SymmBuffer& buffer, const std::string& scenario) {
+  const BufferConfig& config = buffer.config();
+  return {buffer.isa(),       scenario,        config.hidden,       config.intermediate_hidden,
+          config.num_experts, config.num_topk, buffer.world_size(), buffer.threads()};
+}
+
+Result<std::vector<std::unique_ptr<MegaMoe>>> make_ops(const std::shared_ptr<SymmBuffer>& buffer,
+                                                       const Layer& layer, const std::string& scenario,
+                                                       const std::vector<Candidate>& candidates) {
+  std::vector<std::unique_ptr<MegaMoe>> ops;
+  for (const Candidate& candidate : candidates) {
+    Layer tuned = layer;
+    const auto tuning =
+        Tuning::parse(moe::tuning_text({{key_of(*buffer, scenario), candidate}}), "candidate");
+    if (!tuning) return tuning.status();
+    tuned.tuning = *tuning;
+    auto op = MegaMoe::create(buffer, std::move(tuned));
+    if (!op) return op.status();
+    ops.push_back(std::move(*op));
+  }
+  return ops;
+}
+
+}  // namespace
+
+double Pairs::median() const {
+  return median_of(candidate);
+}
+double Pairs::fallback_median() const {
+  return median_of(fallback);
+}
+double Pairs::ratio() const {
+  return std::exp(median_of(log_ratios(*this)));
+}
+
+double Pairs::noise() const {
+  // The error of a median of n values, their spread taken from the median distance as of a normal one.
+  constexpr double kSpreadOfDistance = 1.4826, kErrorOfMedian = 1.2533, kErrors = 3;
+  std::vector<double> logs = log_ratios(*this);
+  const double middle = median_of(logs);
+  for (double& value : logs) value = std::abs(value - middle);
+  return kErrors * kErrorOfMedian * kSpreadOfDistance * median_of(logs) /
+         std::sqrt(std::max(1.0, static_cast<double>(logs.size())));
+}
+
+Gain gain_of(const Measured& measured, const Measured& control) {
+  Gain gain;
+  double own = 0, others = 0, drift = 0;
+  const auto batches = static_cast<double>(measured.size());
+  for (size_t b = 0; b < measured.size(); ++b) {
+    const double loss = std::log(measured[b].ratio());
+    const double unrest = std::max(measured[b].noise(), control[b].noise());
+    gain.value -= loss / batches;
+    own += measured[b].noise() * measured[b].noise();
+    others += control[b].noise() * control[b].noise();
+    drift += std::log(control[b].ratio()) / batches;
+    if (loss > std::max(unrest, std::abs(std::log(control[b].ratio())))) gain.worse_somewhere = true;
+  }
+  gain.noise = std::max(std::sqrt(std::max(own, others)) / batches, std::abs(drift));
+  return gain;
+}
+
+Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,
+                                   const CommonOptions& common, const std::vector<Candidate>& candidates,
+                                   int64_t repeats) {
+  BufferConfig config = job.config;
+  config.num_max_tokens_per_rank = 1;
+  for (const Batch& batch : job.batches) {
+    config.num_max_tokens_per_rank =
+        std::max(config.num_max_tokens_per_rank, most_tokens_per_rank(batch.tokens(), common.ranks));
+  }
+  BufferOptions options;
+  options.threads = common.threads;
+  options.isa = common.isa;
+  const Times where{static_cast<int64_t>(candidates.size()), repeats, common.ranks};
+  auto times = SharedArray<double>::make(where.at(static_cast<int64_t>(job.batches.size()), 0, 0, 0, 0));
+  if (!times) return times.status();
+  auto facts = SharedArray<int64_t>::make(2);  // level and threads of rank 0
+  if (!facts) return facts.status();
+
+  auto body = [&](const Group& group) -> Status {
+    auto buffer = SymmBuffer::create(group, config, options);
+    if (!buffer) return buffer.status();
+    const auto refuse = [&](const Status& why) { return (*buffer)->refuse_call(why); };
+    auto layer = packed_layer(job, **buffer);
+    if (!layer) return refuse(layer.status());
+    auto defaults = MegaMoe::create(*buffer, *layer);
+    if (!defaults) return refuse(defaults.status());
+    auto ops = make_ops(*buffer, *layer, scenario, candidates);
+    if (!ops) return refuse(ops.status());
+    if (group.rank() == 0) {
+      (*facts)[0] = static_cast<int64_t>((*buffer)->isa());
+      (*facts)[1] = (*buffer)->threads();
+    }
+    for (size_t b = 0; b < job.batches.size(); ++b) {
+      const Batch& batch = job.batches[b];
+      std::vector<uint16_t> y(static_cast<size_t>(batch.tokens() * config.hidden));
+      std::vector<int32_t> counts(static_cast<size_t>(config.num_experts));
+      const auto args = [&](int64_t turn) {
+        return rank_args(**buffer, batch, turn, y.data(), counts.data());
+      };
+      MEGAMOE_RETURN_IF_ERROR((*defaults)->run(args(0)));
+      for (int64_t i = 0; i < repeats * where.candidates; ++i) {
+        const int64_t candidate = i % where.candidates, repeat = i / where.candidates;
+        for (int64_t turn = 0; turn < 2; ++turn) {
+          // Which of a pair comes first changes from one repetition to the next. Every call takes another
+          // routing, or the second one would find its weights in the cache.
+          const int64_t which = (turn + repeat) % 2;
+          MegaMoe& op = which == 0 ? *(*ops)[static_cast<size_t>(candidate)] : **defaults;
+          const CallArgs call = args(2 * i + turn);
+          double* const time =
+              times->data() + where.at(static_cast<int64_t>(b), candidate, repeat, which, group.rank());
+          time[0] = now();
+          MEGAMOE_RETURN_IF_ERROR(op.run(call));
+          time[1] = now();
+        }
+      }
+    }
+    return Status::ok();
+  };
+  MEGAMOE_RETURN_IF_ERROR(run_on_ranks(common.transport, common.ranks, body));
+
+  TuneRun run;
+  run.key = {static_cast<Isa>((*facts)[0]),
+             scenario,
+             config.hidden,
+             config.intermediate_hidden,
+             config.num_experts,
+             config.num_topk,
+             common.ranks,
+             (*facts)[1]};
+  for (int64_t c = 0; c < where.candidates; ++c) {
+    Measured& measured = run.measured.emplace_back();
+    for (size_t b = 0; b < job.batches.size(); ++b) {
+      Pairs& pairs = measured.emplace_back();
+      for (int64_t i = 0; i < repeats; ++i) {
+        for (int64_t which = 0; which < 2; ++which) {
+          const double* const time = times->data() + where.at(static_cast<int64_t>(b), c, i, which, 0);
+          double first = time[0], last = time[1];
+          for (int64_t r = 1; r < where.ranks; ++r) {
+            first = std::min(first, time[2 * r]);
+            last = std::max(last, time[2 * r + 1]);
+          }
+          (which == 0 ? pairs.candidate : pairs.fallback).push_back(last - first);
+        }
+      }
+    }
+  }
+  return run;
+}
+
+}  // namespace megamoe::cli

@@ -1,0 +1,49 @@
+// Block sizes against the defaults, call by call: times of pairs and what they say.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/layer_job.h"
+#include "moe/tuning.h"
+
+namespace megamoe::cli {
+
+/// Block sizes beside the defaults. None: the defaults once more, which shows the noise.
+using Candidate = std::vector<std::pair<const moe::BlockSize*, int64_t>>;
+
+/// Times of the calls of a candidate on one batch, each with the call of the defaults beside it, in seconds.
+struct Pairs {
+  std::vector<double> candidate, fallback;
+
+  double median() const;           ///< of the candidate
+  double fallback_median() const;  ///< of the defaults
+  double ratio() const;            ///< median of candidate / defaults, pair by pair
+  double noise() const;            ///< three standard errors of the logarithm of that median
+};
+
+/// Pairs of one candidate, by batch.
+using Measured = std::vector<Pairs>;
+
+/// What a candidate gains over all batches: the logarithm of the speed-up, above noise or not.
+struct Gain {
+  double value = 0;
+  double noise = 0;
+  bool worse_somewhere = false;  ///< slower on some batch by more than the noise there
+  bool wins() const { return value > noise && !worse_somewhere; }
+};
+/// `control` is the defaults against themselves: what it seems to gain or lose is noise.
+Gain gain_of(const Measured& measured, const Measured& control);
+
+struct TuneRun {
+  moe::TuningKey key;
+  std::vector<Measured> measured;  ///< by candidate
+};
+
+/// Runs the candidates on all batches of a job, `repeats` pairs each, in turn and in alternating order.
+Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,
+                                   const CommonOptions& common, const std::vector<Candidate>& candidates,
+                                   int64_t repeats);
+
+}  // namespace megamoe::cli

@@ -1,0 +1,194 @@
+// Block sizes: no bit depends on them, plans read them from files, and files are refused by name.
+#include "moe/tuning.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/cpu.h"
+#include "support/runs.h"
+
+namespace megamoe {
+namespace {
+
+using moe::BlockSize;
+using moe::TuningEntry;
+using moe::TuningKey;
+using nlohmann::json;
+
+constexpr int64_t kTokens = 37;
+constexpr int kThreads = 2;
+
+std::shared_ptr<const Tuning> tuning_of(const std::vector<TuningEntry>& entries) {
+  auto parsed = Tuning::parse(moe::tuning_text(entries), "measured");
+  EXPECT_TRUE(parsed) << parsed.status().message();
+  return parsed ? *parsed : nullptr;
+}
+
+// The entry of a small layer.
+TuningEntry small_entry(int64_t ranks) {
+  TuningEntry entry;
+  entry.key.isa = Isa::kAvx2;
+  entry.key.scenario = "A4W4-FP";
+  entry.key.hidden = 64;
+  entry.key.intermediate = 32;
+  entry.key.experts = 8;
+  entry.key.topk = 2;
+  entry.key.ranks = ranks;
+  entry.key.threads = 3;
+  entry.sizes = {{moe::find_block_size("coded_rows"), 2}};
+  return entry;
+}
+
+TuningKey key_of(const test::LayerShape& shape, Isa isa) {
+  return {isa, shape.scenario, shape.hidden, shape.intermediate, shape.experts, shape.topk, 1, kThreads};
+}
+
+class EveryScenario : public testing::TestWithParam<const char*> {};
+
+// Ranges of codes that end inside and at the end of K, blocks of few rows and of many.
+TEST_P(EveryScenario, HasTheSameBitsForEveryBlockSize) {
+  const test::LayerShape shape{416, 160, 6, 2, GetParam()};
+  test::TestLayer layer(shape, 11);
+  std::vector<test::RankTokens> tokens = {layer.tokens(kTokens, [](int64_t t, int64_t k) {
+    return static_cast<int32_t>(k == 0 ? t % 37 == 0 : 2 + t % 4 * (t % 3 == 0));
+  })};
+  for (const Isa isa : test::runnable_levels()) {
+    test::run_local(layer, tokens, kTokens, {kThreads, isa, true, nullptr});
+    const std::vector<uint16_t> want = tokens[0].y;
+    for (const BlockSize& size : moe::block_sizes()) {
+      std::vector<int64_t> values = size.candidates;
+      values.insert(values.end(), {size.least, size.most});
+      for (const int64_t value : values) {
+        const auto tuning = tuning_of({{key_of(shape, isa), {{&size, value}}}});
+        test::run_local(layer, tokens, kTokens, {kThreads, isa, true, tuning});
+        EXPECT_EQ(tokens[0].y, want) << isa_name(isa) << " " << size.name << " " << value;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tuning, EveryScenario, testing::ValuesIn(test::scenario_names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(BlockSizes, DefaultsAreAllowedForAnyCache) {
+  for (const int64_t l1d : {0, 16 << 10, 32 << 10, 48 << 10, 64 << 10, 1 << 20}) {
+    base::Topology caches;
+    caches.l1d_bytes = l1d;
+    const moe::Blocking blocking = moe::default_blocking(caches);
+    for (const BlockSize& size : moe::block_sizes()) {
+      EXPECT_TRUE(size.allows(blocking.*size.value)) << size.name << " " << blocking.*size.value;
+      for (const int64_t candidate : size.candidates) EXPECT_TRUE(size.allows(candidate)) << size.name;
+    }
+  }
+  base::Topology usual;
+  usual.l1d_bytes = 48 << 10;
+  EXPECT_EQ(moe::default_blocking(usual).strip_bytes, 16 << 10);
+  usual.l1d_bytes = 32 << 10;
+  EXPECT_EQ(moe::default_blocking(usual).strip_bytes, 8 << 10);
+}
+
+// The lines of a plan that speak of block sizes.
+std::string planned(const test::LayerShape& shape, std::shared_ptr<const Tuning> tuning) {
+  test::TestLayer tested(shape, 3);
+  auto buffer =
+      SymmBuffer::create(Group::self(), tested.config(4), test::options(kThreads, Isa::kGeneric)).value();
+  Layer layer = tested.layer(1, 0, true);
+  layer.tuning = std::move(tuning);
+  auto op = MegaMoe::create(buffer, std::move(layer));
+  EXPECT_TRUE(op) << op.status().message();
+  std::string lines;
+  for (const auto& [key, value] : (*op)->description()) {
+    if (key.rfind("block sizes", 0) == 0) lines += key + ": " + value + "\n";
+  }
+  return lines;
+}
+
+TEST(TuningFile, IsReadByThePlanOfItsLayer) {
+  const test::LayerShape shape{64, 32, 8, 2, "A8W4-INT"};
+  const auto tuning =
+      tuning_of({{key_of(shape, Isa::kGeneric),
+                  {{moe::find_block_size("strip_bytes"), 12288}, {moe::find_block_size("piece_ns"), 5000}}}});
+  const std::string tuned = planned(shape, tuning);
+  EXPECT_NE(tuned.find("strip_bytes 12288, piece_ns 5000, coded_rows 64"), std::string::npos) << tuned;
+  EXPECT_NE(tuned.find("block sizes from: tuning measured"), std::string::npos) << tuned;
+
+  const std::string plain = planned(shape, nullptr);
+  EXPECT_NE(plain.find("piece_ns 20000"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("block sizes from: defaults\n"), std::string::npos) << plain;
+  // One thing of the key is another.
+  test::LayerShape other = shape;
+  other.scenario = "A8W8-INT";
+  const std::string foreign = planned(other, tuning);
+  EXPECT_NE(foreign.find("piece_ns 20000"), std::string::npos) << foreign;
+  EXPECT_NE(foreign.find("defaults: measured has no such layer"), std::string::npos) << foreign;
+}
+
+TEST(TuningFile, KeepsItsEntriesThroughText) {
+  const TuningEntry first = small_entry(4);
+  TuningEntry second = small_entry(1);
+  second.sizes.clear();
+  const auto tuning = tuning_of({first, second});
+  ASSERT_EQ(tuning->impl().entries.size(), 2u);
+  EXPECT_EQ(tuning->impl().entries[0].key, first.key);
+  EXPECT_EQ(tuning->impl().entries[0].sizes, first.sizes);
+  EXPECT_EQ(moe::tuning_text(tuning->impl().entries), moe::tuning_text({first, second}));
+}
+
+TEST(TuningFile, RefusesOthersByName) {
+  const json good = json::parse(moe::tuning_text({small_entry(1)}));
+  ASSERT_TRUE(Tuning::parse(good.dump(), "f"));
+  const struct {
+    std::function<void(json&)> change;
+    std::string error;
+  } cases[] = {
+      {[](json& f) { f.erase("megamoe_tuning"); },
+       "f: megamoe_tuning is missing: expected a file of megamoe tune"},
+      {[](json& f) { f = json::array(); }, "f: megamoe_tuning is missing: expected a file of megamoe tune"},
+      {[](json& f) { f["megamoe_tuning"] = 0; },
+       "f: megamoe_tuning = 0: expected 1, the format of this version: run megamoe tune again"},
+      {[](json& f) { f["cpu"] = "i486"; },
+       "f: cpu = i486: expected " + base::cpu_model() + ", the CPU of this machine"},
+      {[](json& f) { f["cpu"] = 4; }, "f: file.cpu = 4: expected a text"},
+      {[](json& f) { f["note"] = 4; }, "f: file.note: expected one of megamoe_tuning, cpu, layers"},
+      {[](json& f) { f.erase("layers"); }, "f: layers is missing: expected an array"},
+      {[](json& f) { f["layers"][0] = 4; }, "f: layers[0] = 4: expected an object"},
+      {[](json& f) { f["layers"][0].erase("topk"); },
+       "f: layers[0].topk is missing: expected a number from 1"},
+      {[](json& f) { f["layers"][0]["hidden"] = 6.5; },
+       "f: layers[0].hidden = 6.5: expected a number from 1"},
+      {[](json& f) { f["layers"][0]["isa"] = 4; }, "f: layers[0].isa = 4: expected a text"},
+      {[](json& f) { f["layers"][0].erase("blocks"); }, "f: layers[0].blocks is missing: expected an object"},
+      {[](json& f) { f["layers"][0]["blocks"]["tile"] = 4; },
+       "f: layers[0].blocks.tile: expected one of strip_bytes, piece_ns, coded_rows, dispatch_tokens, "
+       "combine_tokens"},
+      {[](json& f) { f["layers"][0]["blocks"]["strip_bytes"] = 5000; },
+       "f: layers[0].blocks.strip_bytes = 5000: expected a multiple of 4096 in [4096, 65536]"},
+      {[](json& f) { f["layers"][0]["blocks"]["piece_ns"] = -1; },
+       "f: layers[0].blocks.piece_ns = -1: expected a value in [1000, 10000000]"},
+      {[](json& f) { f["layers"].push_back(f["layers"][0]); },
+       "f: layers[1] is of the same layer as one before: expected it once"},
+  };
+  for (const auto& [change, error] : cases) {
+    json file = good;
+    change(file);
+    const auto parsed = Tuning::parse(file.dump(), "f");
+    ASSERT_FALSE(parsed) << error;
+    EXPECT_EQ(parsed.status().message(), error);
+  }
+  json level = good;
+  level["layers"][0]["isa"] = "turbo";
+  EXPECT_EQ(
+      Tuning::parse(level.dump(), "f").status().message().rfind("f: layers[0].isa = turbo: expected", 0), 0u);
+  EXPECT_EQ(Tuning::parse("{", "f").status().message().rfind("f: not valid JSON", 0), 0u);
+  EXPECT_EQ(Tuning::read("/nowhere/at all").status().message(),
+            "/nowhere/at all cannot be opened: No such file or directory");
+}
+
+}  // namespace
+}  // namespace megamoe
