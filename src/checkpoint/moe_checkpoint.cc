@@ -1,54 +1,32 @@
-// The mixture-of-experts layers of a Hugging Face checkpoint: names and shapes of the known ways to store
-// them.
+// The mixture-of-experts layers of a Hugging Face checkpoint: the names under which they stand, and what one
+// layer consists of.
 #include "checkpoint/moe_checkpoint.h"
 
 #include <filesystem>
 
-#include "base/json.h"
+#include "checkpoint/stored_linear.h"
 
 namespace megamoe::checkpoint {
 namespace {
 
 /// How a family of models names its expert tensors. {L} is the layer, {E} the expert; without {E} a tensor
-/// stacks all experts. `up` null: `gate` holds gate and up side by side.
+/// stacks all experts. `up` null: `gate` holds gate and up. The suffixes of the stored forms follow these
+/// names.
 struct Scheme {
   const char* gate;
   const char* up;
   const char* down;
-  const char* router;
+  const char* router;          ///< .weight and, where it is there, .bias
+  const char* corrections[2];  ///< added to the scores of a sigmoid router for the choice
+  const char* shared;  ///< .gate_proj, .up_proj, .down_proj of experts that every token passes; null = none
+  int64_t interleave;  ///< of gate and up in `gate`
 };
 constexpr Scheme kSchemes[] = {
-    {"layers.{L}.mlp.experts.{E}.gate_proj.weight", "layers.{L}.mlp.experts.{E}.up_proj.weight",
-     "layers.{L}.mlp.experts.{E}.down_proj.weight", "layers.{L}.mlp.gate.weight"},
-    {"layers.{L}.mlp.experts.gate_up_proj", nullptr, "layers.{L}.mlp.experts.down_proj",
-     "layers.{L}.mlp.gate.weight"},
-    {"layers.{L}.block_sparse_moe.experts.{E}.w1.weight", "layers.{L}.block_sparse_moe.experts.{E}.w3.weight",
-     "layers.{L}.block_sparse_moe.experts.{E}.w2.weight", "layers.{L}.block_sparse_moe.gate.weight"},
-    {"layers.{L}.block_sparse_moe.experts.gate_up_proj", nullptr,
-     "layers.{L}.block_sparse_moe.experts.down_proj", "layers.{L}.block_sparse_moe.gate.weight"},
+#define MEGAMOE_SCHEME(...) {__VA_ARGS__},
+#include "checkpoint/schemes.inc"
+#undef MEGAMOE_SCHEME
 };
-constexpr const char* kPrefixes[] = {"model.", "model.language_model.", ""};
-
-/// A size in config.json under one of several names, most specific first.
-struct SizeKey {
-  int64_t MoeConfig::*field;
-  int64_t largest;
-  const char* names[3];
-};
-constexpr int64_t kMostLayers = 65536;  // each is looked for by name
-constexpr int64_t kLargest = int64_t{1} << 31;
-constexpr SizeKey kSizes[] = {
-    {&MoeConfig::layers, kMostLayers, {"num_hidden_layers"}},
-    {&MoeConfig::hidden, kLargest, {"hidden_size"}},
-    {&MoeConfig::intermediate, kLargest, {"moe_intermediate_size", "intermediate_size"}},
-    {&MoeConfig::num_experts, kLargest, {"num_experts", "num_local_experts", "n_routed_experts"}},
-    {&MoeConfig::top_k, kLargest, {"num_experts_per_tok", "top_k"}},
-};
-
-constexpr struct {
-  const char* hidden_act;
-  const char* activation;
-} kActivations[] = {{"silu", "swiglu"}, {"swish", "swiglu"}};
+constexpr const char* kPrefixes[] = {"model.", "model.language_model.", "language_model.model.", ""};
 
 std::string fill(const std::string& pattern, int64_t layer, int64_t expert) {
   std::string name = pattern;
@@ -60,99 +38,64 @@ std::string fill(const std::string& pattern, int64_t layer, int64_t expert) {
   return name;
 }
 
-bool stacked(const std::string& pattern) {
-  return pattern.find("{E}") == std::string::npos;
+bool is_stacked(const Scheme& scheme) {
+  return std::string_view(scheme.gate).find("{E}") == std::string_view::npos;
 }
 
-bool has_shape(const TensorView& t, std::initializer_list<int64_t> shape) {
-  if (t.dims != static_cast<int>(shape.size())) return false;
-  int d = 0;
-  for (int64_t extent : shape) {
-    if (t.shape[d++] != extent) return false;
+/// A scheme and the prefix under which a layer stands.
+struct Place {
+  const Scheme* scheme = nullptr;
+  std::string prefix;
+
+  std::string name(const char* pattern, int64_t layer, int64_t expert = 0) const {
+    return prefix + fill(pattern, layer, expert);
   }
-  return true;
-}
+};
 
-std::string shape_text(std::initializer_list<int64_t> shape) {
-  return TensorView(nullptr, DType::kUInt8, shape).shape_text();
-}
-
-Status wrong_shape(const std::string& name, const TensorView& t, const std::string& expected) {
-  return Status(Code::kDataLoss,
-                "tensor '" + name + "' has shape " + t.shape_text() + ": expected " + expected);
-}
-
-Result<MoeConfig> read_config(const std::string& path) {
-  auto json = base::parse_json_file(path);
-  if (!json) return json.status();
-  if (!json->is_object()) return Status(Code::kDataLoss, path + ": expected an object");
-  const nlohmann::json* root = &*json;
-  if (root->contains("text_config") && (*root)["text_config"].is_object()) root = &(*root)["text_config"];
-
-  MoeConfig config;
-  if (json->contains("model_type") && (*json)["model_type"].is_string()) {
-    config.model_type = (*json)["model_type"].get<std::string>();
-  }
-  for (const SizeKey& key : kSizes) {
-    const char* found = nullptr;
-    for (const char* name : key.names) {
-      if (found == nullptr && name != nullptr && root->contains(name)) found = name;
-    }
-    if (found == nullptr) {
-      return Status(Code::kDataLoss,
-                    path + ": " + key.names[0] + " is missing: expected a mixture-of-experts model");
-    }
-    const auto& value = (*root)[found];
-    if (!base::to_size(value, config.*key.field) || config.*key.field < 1 ||
-        config.*key.field > key.largest) {
-      return Status(Code::kDataLoss, path + ": " + found + " = " + base::json_text(value) +
-                                         ": expected 1 to " + std::to_string(key.largest));
+/// Where a layer stands; one whose router is there too comes first, because schemes share names of experts.
+Place find_place(const TensorSet& tensors, int64_t layer) {
+  Place without_router;
+  for (const Scheme& scheme : kSchemes) {
+    for (const char* prefix : kPrefixes) {
+      const Place place{&scheme, prefix};
+      if (find_form(tensors, place.name(scheme.gate, layer), is_stacked(scheme)) == nullptr) continue;
+      if (tensors.has(place.name(scheme.router, layer) + ".weight")) return place;
+      if (without_router.scheme == nullptr) without_router = place;
     }
   }
-  if (config.top_k > config.num_experts) {
-    return Status(Code::kDataLoss, path + ": num_experts_per_tok = " + std::to_string(config.top_k) +
-                                       ": expected at most " + std::to_string(config.num_experts) +
-                                       " experts");
-  }
-  const auto act = root->contains("hidden_act") ? (*root)["hidden_act"] : nlohmann::json("silu");
-  for (const auto& row : kActivations) {
-    if (act == row.hidden_act) config.activation = row.activation;
-  }
-  if (config.activation.empty()) {
-    return Status(Code::kUnsupported, path + ": hidden_act = " + base::json_text(act) + ": expected silu");
-  }
-  return config;
+  return without_router;
 }
 
-constexpr const char* kBlockScales = "_scale_inv";
-constexpr int64_t kBlock = 128;
-
-int64_t blocks_of(int64_t length) {
-  return (length + kBlock - 1) / kBlock;
+/// Stacked tensors are stored alike: where one fits both ways the other decides.
+Status agree_on_orientation(const std::string& down, LinearWeights& weight1, LinearWeights& weight2) {
+  if (weight1.weight[0].dtype == DType::kFloat4E2M1) return Status::ok();
+  auto square = [](const LinearWeights& w) { return w.weight[0].shape[1] == w.weight[0].shape[2]; };
+  if (square(weight1)) weight1.k_last = weight2.k_last;
+  if (square(weight2)) weight2.k_last = weight1.k_last;
+  if (weight1.k_last == weight2.k_last) return Status::ok();
+  const TensorView& t = weight2.weight[0];
+  return wrong_shape(down, t, shape_text({t.shape[0], t.shape[2], t.shape[1]}) + " like the gate_up tensor");
 }
 
-/// Scales of the blocks of weight `name` (rows, columns).
-Result<TensorView> block_scales(const TensorSet& tensors, const std::string& name, int64_t rows,
-                                int64_t columns) {
-  const std::string scale_name = name + kBlockScales;
-  auto scales = tensors.find(scale_name);
-  if (!scales) return scales.status();
-  if (scales->dtype != DType::kFloat32) {
-    return Status(Code::kDataLoss,
-                  "tensor '" + scale_name + "' has type " + dtype_name(scales->dtype) + ": expected float32");
+/// An expert of `count` times the width as `count` experts, whose results add up to its own.
+Status split_shared(const std::string& name, int64_t count, int64_t width, LinearWeights& weight1,
+                    LinearWeights& weight2) {
+  if (count == 1) return Status::ok();
+  if (weight1.scale_group != 0) {
+    return Status(Code::kUnsupported,
+                  name + ": " + std::to_string(count) + " shared experts: expected one, or bfloat16 weights");
   }
-  if (!has_shape(*scales, {blocks_of(rows), blocks_of(columns)})) {
-    return wrong_shape(scale_name, *scales, shape_text({blocks_of(rows), blocks_of(columns)}));
+  for (std::vector<TensorView>* list : {&weight1.weight, &weight1.up, &weight2.weight}) {
+    const TensorView whole = (*list)[0];
+    const int d = list == &weight2.weight ? 1 : 0;  // of the width
+    list->clear();
+    for (int64_t i = 0; i < count; ++i) {
+      TensorView part = whole;
+      part.data = static_cast<const uint16_t*>(whole.data) + i * width * whole.strides[d];
+      part.shape[d] = width;
+      list->push_back(part);
+    }
   }
-  return *scales;
-}
-
-Status append_scales(const TensorSet& tensors, const std::string& name, int64_t rows, int64_t columns,
-                     std::vector<float>& out) {
-  auto scales = block_scales(tensors, name, rows, columns);
-  if (!scales) return scales.status();
-  const auto* const values = static_cast<const float*>(scales->data);
-  out.insert(out.end(), values, values + scales->elements());
   return Status::ok();
 }
 
@@ -163,104 +106,82 @@ Result<std::unique_ptr<MoeCheckpoint>> MoeCheckpoint::open(const std::string& pa
   auto tensors = TensorSet::open(path);
   if (!tensors) return tensors.status();
   result->tensors_ = std::move(*tensors);
-  auto config = read_config((std::filesystem::path(result->tensors_->directory()) / "config.json").string());
+  auto config =
+      read_moe_config((std::filesystem::path(result->tensors_->directory()) / "config.json").string());
   if (!config) return config.status();
   result->config_ = std::move(*config);
   for (int64_t i = 0; i < result->config_.layers; ++i) {
-    bool found = false;
-    for (const Scheme& scheme : kSchemes) {
-      for (const char* prefix : kPrefixes) {
-        found = found || result->tensors_->has(prefix + fill(scheme.gate, i, 0));
-      }
-    }
-    if (found) result->layers_.push_back(i);
+    if (find_place(*result->tensors_, i).scheme != nullptr) result->layers_.push_back(i);
   }
   if (result->layers_.empty()) {
     return Status(Code::kUnsupported, path + " has no expert layers: expected tensors such as 'model." +
-                                          fill(kSchemes[0].gate, 0, 0) + "' or 'model." +
+                                          fill(kSchemes[0].gate, 0, 0) + ".weight' or 'model." +
                                           fill(kSchemes[1].gate, 0, 0) + "'");
   }
   return result;
 }
 
 Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
-  const auto [experts, hidden, width] = std::tuple(config_.num_experts, config_.hidden, config_.intermediate);
-  for (const Scheme& scheme : kSchemes) {
-    for (const std::string prefix : kPrefixes) {
-      if (!tensors_->has(prefix + fill(scheme.gate, index, 0))) continue;
-      MoeLayer layer;
-      layer.index = index;
-      const std::string router = prefix + fill(scheme.router, index, 0);
-      auto gate_weight = tensors_->find(router);
-      if (!gate_weight) return gate_weight.status();
-      if (!has_shape(*gate_weight, {experts, hidden})) {
-        return wrong_shape(router, *gate_weight, shape_text({experts, hidden}));
-      }
-      layer.router = *gate_weight;
-
-      if (stacked(scheme.gate)) {
-        const std::string name1 = prefix + fill(scheme.gate, index, 0),
-                          name2 = prefix + fill(scheme.down, index, 0);
-        auto gate_up = tensors_->find(name1), down = tensors_->find(name2);
-        if (!gate_up) return gate_up.status();
-        if (!down) return down.status();
-        // (E, out, in) or (E, in, out): the two tensors are stored alike, so where one fits both ways the
-        // other decides.
-        const bool last1 = has_shape(*gate_up, {experts, 2 * width, hidden});
-        const bool first1 = has_shape(*gate_up, {experts, hidden, 2 * width});
-        const bool last2 = has_shape(*down, {experts, hidden, width});
-        const bool first2 = has_shape(*down, {experts, width, hidden});
-        const std::string out_in = " (output, input) or both tensors (input, output)";
-        if (!last1 && !first1)
-          return wrong_shape(name1, *gate_up, shape_text({experts, 2 * width, hidden}) + out_in);
-        if (!((last1 && last2) || (first1 && first2))) {
-          return wrong_shape(name2, *down, shape_text({experts, hidden, width}) + out_in);
-        }
-        layer.weight1.weight = {*gate_up};
-        layer.weight2.weight = {*down};
-        layer.weight1.k_last = layer.weight2.k_last = last1 && last2;
-        return layer;
-      }
-      layer.weight1.k_last = layer.weight2.k_last = true;
-      const bool blocks = tensors_->has(prefix + fill(scheme.gate, index, 0) + kBlockScales);
-      if (blocks) layer.weight1.scale_group = layer.weight2.scale_group = kBlock;
-      for (int64_t e = 0; e < experts; ++e) {
-        const struct {
-          const char* pattern;
-          int64_t rows, columns;
-          std::vector<TensorView>& list;
-        } parts[] = {{scheme.gate, width, hidden, layer.weight1.weight},
-                     {scheme.up, width, hidden, layer.weight1.up},
-                     {scheme.down, hidden, width, layer.weight2.weight}};
-        for (const auto& part : parts) {
-          const std::string name = prefix + fill(part.pattern, index, e);
-          auto tensor = tensors_->find(name);
-          if (!tensor) return tensor.status();
-          if (!has_shape(*tensor, {part.rows, part.columns})) {
-            return wrong_shape(name, *tensor, shape_text({part.rows, part.columns}));
-          }
-          part.list.push_back(*tensor);
-        }
-        if (!blocks) continue;
-        std::vector<float> scales;  // gate, then up
-        for (const char* pattern : {scheme.gate, scheme.up}) {
-          MEGAMOE_RETURN_IF_ERROR(
-              append_scales(*tensors_, prefix + fill(pattern, index, e), width, hidden, scales));
-        }
-        const std::lock_guard lock(joined_mutex_);
-        joined_.push_back(std::move(scales));
-        layer.weight1.scale.push_back(
-            TensorView(joined_.back().data(), DType::kFloat32, {2 * blocks_of(width), blocks_of(hidden)}));
-        auto down = block_scales(*tensors_, prefix + fill(scheme.down, index, e), hidden, width);
-        if (!down) return down.status();
-        layer.weight2.scale.push_back(*down);
-      }
-      return layer;
-    }
+  const Place place = find_place(*tensors_, index);
+  if (place.scheme == nullptr) {
+    std::string known;
+    for (int64_t i : layers_) known += (known.empty() ? "" : ", ") + std::to_string(i);
+    return Status(Code::kInvalidArgument, "layer = " + std::to_string(index) + ": expected one of " + known);
   }
-  std::string known;
-  for (int64_t i : layers_) known += (known.empty() ? "" : ", ") + std::to_string(i);
-  return Status(Code::kInvalidArgument, "layer = " + std::to_string(index) + ": expected one of " + known);
+  const Scheme& scheme = *place.scheme;
+  const auto [experts, hidden, width] = std::tuple(config_.num_experts, config_.hidden, config_.intermediate);
+  auto memory = std::make_shared<LayerMemory>();
+  MoeLayer layer;
+  layer.index = index;
+  layer.memory = memory;
+  auto floats = [&](const std::string& name, const std::vector<int64_t>& shape, bool required,
+                    TensorView& out) -> Status {
+    auto read = read_floats(*tensors_, name, shape, required, *memory);
+    if (!read) return read.status();
+    out = *read;
+    return Status::ok();
+  };
+  const std::string router = place.name(scheme.router, index);
+  MEGAMOE_RETURN_IF_ERROR(floats(router + ".weight", {experts, hidden}, true, layer.router));
+  MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, false, layer.router_bias));
+  for (const char* correction : scheme.corrections) {
+    if (correction == nullptr || layer.correction_bias.present()) continue;
+    MEGAMOE_RETURN_IF_ERROR(floats(place.name(correction, index), {experts}, false, layer.correction_bias));
+  }
+  layer.scoring = config_.routing.scoring;
+  if (layer.scoring.empty()) layer.scoring = layer.correction_bias.present() ? "sigmoid" : "softmax";
+
+  auto read = [&](LinearNames names, LinearShape shape, LinearWeights& out) -> Status {
+    auto weights = read_linear({*tensors_, config_.quantisation, std::move(names), shape}, *memory);
+    if (!weights) return weights.status();
+    out = std::move(*weights);
+    return Status::ok();
+  };
+  LinearNames names1, names2;
+  names1.stacked = names2.stacked = is_stacked(scheme);
+  for (int64_t e = 0; e < (names1.stacked ? 1 : experts); ++e) {
+    names1.first.push_back(place.name(scheme.gate, index, e));
+    if (scheme.up != nullptr) names1.up.push_back(place.name(scheme.up, index, e));
+    names2.first.push_back(place.name(scheme.down, index, e));
+  }
+  const std::string down = names2.first[0];
+  const int64_t outputs = scheme.up == nullptr ? 2 * width : width;
+  MEGAMOE_RETURN_IF_ERROR(read(std::move(names1), {experts, outputs, hidden}, layer.weight1));
+  MEGAMOE_RETURN_IF_ERROR(read(std::move(names2), {experts, hidden, width}, layer.weight2));
+  layer.weight1.interleave = scheme.interleave;
+  if (is_stacked(scheme)) MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(down, layer.weight1, layer.weight2));
+
+  const int64_t count = config_.shared_experts;
+  if (scheme.shared == nullptr || count == 0) return layer;
+  const std::string shared = place.name(scheme.shared, index);
+  if (find_form(*tensors_, shared + ".gate_proj", false) == nullptr) return layer;
+  MEGAMOE_RETURN_IF_ERROR(read({{shared + ".gate_proj"}, {shared + ".up_proj"}}, {1, count * width, hidden},
+                               layer.shared_weight1));
+  MEGAMOE_RETURN_IF_ERROR(
+      read({{shared + ".down_proj"}, {}}, {1, hidden, count * width}, layer.shared_weight2));
+  MEGAMOE_RETURN_IF_ERROR(
+      split_shared("tensors '" + shared + "'", count, width, layer.shared_weight1, layer.shared_weight2));
+  return layer;
 }
 
 LinearWeights expert_range(const LinearWeights& weights, int64_t begin, int64_t count) {

@@ -1,33 +1,28 @@
 // The mixture-of-experts layers of a Hugging Face checkpoint, as views of its files.
 #pragma once
 
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "checkpoint/moe_config.h"
 #include "checkpoint/tensor_set.h"
 #include "megamoe/mega_moe.h"
 
 namespace megamoe::checkpoint {
 
-/// What config.json says about the expert layers.
-struct MoeConfig {
-  std::string model_type;
-  int64_t layers = 0;
-  int64_t hidden = 0;
-  int64_t intermediate = 0;
-  int64_t num_experts = 0;
-  int64_t top_k = 0;
-  std::string activation;  ///< name of the operator documents
-};
-
-/// One expert layer; all experts, gate columns before up columns.
+/// One expert layer with all experts. Views live as long as the checkpoint and `memory`.
 struct MoeLayer {
   int64_t index = 0;
   LinearWeights weight1, weight2;
-  TensorView router;  ///< (num_experts, hidden)
+  /// Experts that every token passes, unweighted; empty without any. Those of Qwen2-MoE, which a gate of
+  /// their own weights, are not among them.
+  LinearWeights shared_weight1, shared_weight2;
+  TensorView router;           ///< (num_experts, hidden) float32
+  TensorView router_bias;      ///< (num_experts,) float32, added to the logits; may be absent
+  TensorView correction_bias;  ///< (num_experts,) float32, added to the scores for the choice; may be absent
+  std::string scoring;         ///< "softmax" or "sigmoid"
+  std::shared_ptr<const void> memory;  ///< of what is not stored as the library takes it
 };
 
 class MoeCheckpoint {
@@ -38,9 +33,8 @@ class MoeCheckpoint {
   const MoeConfig& config() const { return config_; }
   /// Numbers of the layers that have experts, ascending.
   const std::vector<int64_t>& layers() const { return layers_; }
-  /// Views of a layer, valid as long as this object; every shape is checked against
-  /// config.json. float8_e4m3fn weights come with the scales of their 128 x 128 blocks, tensors
-  /// `..._scale_inv`.
+  /// A layer; every shape is checked against config.json. bfloat16 weights (float16 and float32 are rounded),
+  /// float8_e4m3fn with the scales of 128 x 128 blocks, int4 of GPTQ and AWQ, MXFP4 of gpt-oss.
   Result<MoeLayer> layer(int64_t index) const;
   const TensorSet& tensors() const { return *tensors_; }
 
@@ -48,9 +42,6 @@ class MoeCheckpoint {
   MoeConfig config_;
   std::unique_ptr<TensorSet> tensors_;
   std::vector<int64_t> layers_;
-  /// Scales that stand in several tensors, joined.
-  mutable std::mutex joined_mutex_;
-  mutable std::deque<std::vector<float>> joined_;
 };
 
 /// Experts [begin, begin + count) of a layer's weights.

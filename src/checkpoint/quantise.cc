@@ -138,6 +138,8 @@ Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& we
   }
   LinearWeights& view = result->weights_;
   view.k_last = true;
+  view.interleave = weights.interleave;
+  (rule->codes == DType::kInt4 ? view.added_bias : view.bias) = weights.bias;
   view.weight = {TensorView(*codes, rule->codes, {experts, channels, k})};
   view.scale = {grouped ? TensorView(*scales, rule->scales, {experts, channels, pairs, 2})
                         : TensorView(*scales, rule->scales, {experts, channels})};
@@ -187,6 +189,8 @@ Result<std::unique_ptr<QuantisedLinear>> quantise_int4_groups(const LinearWeight
   }
   LinearWeights& view = result->weights_;
   view.k_last = true;
+  view.interleave = weights.interleave;
+  view.bias = weights.bias;
   view.scale_group = group;
   view.weight = {TensorView(*codes, DType::kInt4, {experts, channels, k})};
   view.scale = {TensorView(*scales, DType::kFloat32, {experts, channels, groups})};

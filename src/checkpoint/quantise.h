@@ -26,7 +26,8 @@ class QuantisedLinear {
 
 /// Every output channel as a row of a rule of quant_rules(): one with float32 scales of whole rows or with
 /// E8M0 scales. Weights are bfloat16 ND; gate and up may be separate tensors, the result has them side by
-/// side. int4 weights come with the compensation bias of A8W4-INT, 8 * sum of the codes * scale.
+/// side. int4 weights come with the compensation bias of A8W4-INT, 8 * sum of the codes * scale. Biases that
+/// are there stay the views they are, and so does the order of gate and up.
 Result<std::unique_ptr<QuantisedLinear>> quantise_linear(const LinearWeights& weights, std::string_view rule);
 
 /// The same with the rule int4_dynamic for each `group` k of a channel: scale_group weights, scales (E, N,

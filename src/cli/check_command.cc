@@ -168,8 +168,6 @@ nlohmann::ordered_json to_json(const Outcome& outcome) {
 }
 
 int run_check(const CommonOptions& common, const CheckOptions& options) {
-  auto scenarios = scenarios_named(options.scenario);
-  if (!scenarios) return bad_input(scenarios.status());
   if (!options.dump.empty() && read_dump(side(options, "fast"))) {
     return bad_input(Status(Code::kInvalidArgument,
                             "--dump = " + options.dump + ": expected a folder that holds no dump yet"));
@@ -198,6 +196,8 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     random = std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts);
     base = random->job();
   }
+  auto scenarios = scenarios_named(options.scenario, base);
+  if (!scenarios) return bad_input(scenarios.status());
   auto tokens = Tokens::random(shape, options.tokens, options.routing, kSeed);
   if (!tokens) return bad_input(tokens.status());
   base.batches = {tokens->batch()};

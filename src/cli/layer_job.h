@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,7 @@ struct LayerJob {
   LinearWeights weight1, weight2;
   LinearWeights shared_weight1, shared_weight2;  ///< experts that every token passes, the same on all ranks
   std::vector<Batch> batches;
+  std::shared_ptr<const void> memory;  ///< of weights that are views of it
 };
 
 struct JobOptions {

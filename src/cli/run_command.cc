@@ -35,8 +35,8 @@ struct Row {
   std::string scenario, isa;
   int64_t tokens = 0;
   double error = 0, bound = 0;
-  double against_bf16 = 0;   ///< error against the reference of A16W16
-  double against_model = 0;  ///< error against the recorded output of the model; NaN without
+  double against_closest = 0;  ///< error against the reference of closest_scenario()
+  double against_model = 0;    ///< error against the recorded output of the model; NaN without
   double tokens_per_second = 0;
   double hidden = 0;
   bool counts_equal = false;
@@ -44,6 +44,12 @@ struct Row {
 
   bool good() const { return counts_equal && error < bound; }
 };
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(c == '-' ? '_' : std::tolower(c)); });
+  return text;
+}
 
 std::string or_dash(double value, std::string (*text)(double)) {
   return std::isnan(value) ? "-" : text(value);
@@ -56,8 +62,6 @@ class Runner {
   int run() {
     auto model = checkpoint::MoeCheckpoint::open(options_.checkpoint);
     if (!model) return bad_input(model.status());
-    auto scenarios = scenarios_named(options_.scenario);
-    if (!scenarios) return bad_input(scenarios.status());
     std::shared_ptr<const checkpoint::SafeTensors> captured;
     if (!options_.input.empty()) {
       auto file = checkpoint::SafeTensors::open(options_.input);
@@ -66,9 +70,9 @@ class Runner {
     }
     std::vector<int64_t> layers = (*model)->layers();
     if (options_.layer >= 0) layers = {options_.layer};
-    jobs_ = static_cast<int64_t>(layers.size() * scenarios->size());
     for (int64_t layer : layers) {
-      if (Status status = run_layer_of(**model, captured.get(), layer, *scenarios); !status) {
+      if (Status status = run_layer_of(**model, captured.get(), layer, static_cast<int64_t>(layers.size()));
+          !status) {
         progress_.clear();
         return bad_input(status);
       }
@@ -81,10 +85,13 @@ class Runner {
 
  private:
   Status run_layer_of(const checkpoint::MoeCheckpoint& model, const checkpoint::SafeTensors* captured,
-                      int64_t layer, const std::vector<const moe::Scenario*>& scenarios) {
+                      int64_t layer, int64_t layers) {
     const Shape shape = shape_of(model.config());
     auto base = checkpoint_job(model, layer);
     if (!base) return base.status();
+    auto scenarios = scenarios_named(options_.scenario, *base);
+    if (!scenarios) return scenarios.status();
+    jobs_ = layers * static_cast<int64_t>(scenarios->size());
     CapturedLayer input;
     std::unique_ptr<Tokens> made_up;
     if (captured != nullptr) {
@@ -94,23 +101,27 @@ class Runner {
     } else {
       auto moe_layer = model.layer(layer);
       if (!moe_layer) return moe_layer.status();
-      auto tokens = Tokens::routed(shape, options_.tokens > 0 ? options_.tokens : kDefaultTokens,
-                                   moe_layer->router, kSeed + static_cast<uint64_t>(layer));
+      auto tokens = Tokens::routed(shape, options_.tokens > 0 ? options_.tokens : kDefaultTokens, *moe_layer,
+                                   model.config().routing, kSeed + static_cast<uint64_t>(layer));
       if (!tokens) return tokens.status();
       made_up = std::make_unique<Tokens>(std::move(*tokens));
       input.batch = made_up->batch();
     }
     base->batches = {input.batch};
-    auto bf16 = run_reference(*base, input.batch, common_.ranks);
-    if (!bf16) return bf16.status();
-    for (const moe::Scenario* scenario : scenarios) {
-      MEGAMOE_RETURN_IF_ERROR(run_scenario(*base, *scenario, layer, *bf16, input));
+    const moe::Scenario& closest = closest_scenario(*base);
+    closest_ = closest.name;
+    auto plain = scenario_job(*base, closest);
+    if (!plain) return plain.status();
+    auto want = run_reference(plain->job, input.batch, common_.ranks);
+    if (!want) return want.status();
+    for (const moe::Scenario* scenario : *scenarios) {
+      MEGAMOE_RETURN_IF_ERROR(run_scenario(*base, *scenario, layer, *want, input));
     }
     return Status::ok();
   }
 
   Status run_scenario(const LayerJob& base, const moe::Scenario& scenario, int64_t layer,
-                      const ReferenceResult& bf16, const CapturedLayer& input) {
+                      const ReferenceResult& closest, const CapturedLayer& input) {
     auto prepared = scenario_job(base, scenario);
     if (!prepared) return prepared.status();
     JobOptions options;
@@ -135,7 +146,7 @@ class Runner {
     row.tokens = input.batch.tokens();
     row.error = relative_error(got.y.data(), want->y.data(), count);
     row.bound = error_bound(scenario);
-    row.against_bf16 = relative_error(got.y.data(), bf16.y.data(), count);
+    row.against_closest = relative_error(got.y.data(), closest.y.data(), count);
     row.against_model =
         input.moe_output.present()
             ? relative_error(got.y.data(), static_cast<const uint16_t*>(input.moe_output.data), count)
@@ -154,11 +165,11 @@ class Runner {
         "%d %s, transport %s; error: relative Frobenius error of y against the double-precision "
         "reference\n\n",
         common_.ranks, common_.ranks == 1 ? "rank" : "ranks", common_.transport.c_str());
-    Table table({"layer", "scenario", "ISA", "tokens", "error", "bound", "vs A16W16", "vs model", "tokens/s",
-                 "hidden", "verdict"});
+    Table table({"layer", "scenario", "ISA", "tokens", "error", "bound", "vs " + closest_, "vs model",
+                 "tokens/s", "hidden", "verdict"});
     for (const Row& row : rows_) {
       table.add({std::to_string(row.layer), row.scenario, row.isa, std::to_string(row.tokens),
-                 scientific(row.error), scientific(row.bound), scientific(row.against_bf16),
+                 scientific(row.error), scientific(row.bound), scientific(row.against_closest),
                  or_dash(row.against_model, scientific), fixed(row.tokens_per_second, 0),
                  or_dash(row.hidden, percent),
                  row.good()         ? "ok"
@@ -167,10 +178,10 @@ class Runner {
     }
     table.print();
     std::printf(
-        "\nvs A16W16: error against the reference of A16W16. vs model: error against the recorded output of "
-        "the "
+        "\nvs %s: error against the reference of %s. vs model: error against the recorded output of the "
         "model.\nhidden: share of dispatch and combine time during which some thread of some rank "
-        "computes.\n");
+        "computes.\n",
+        closest_.c_str(), closest_.c_str());
   }
 
   void print_json() const {
@@ -187,7 +198,7 @@ class Runner {
                        {"tokens", row.tokens},
                        {"error", number(row.error)},
                        {"bound", row.bound},
-                       {"error_against_a16w16", number(row.against_bf16)},
+                       {"error_against_" + lower(closest_), number(row.against_closest)},
                        {"error_against_model", number(row.against_model)},
                        {"tokens_per_second", row.tokens_per_second},
                        {"hidden_share", number(row.hidden)},
@@ -203,7 +214,8 @@ class Runner {
   const CommonOptions& common_;
   const RunOptions& options_;
   Progress progress_;
-  int64_t jobs_ = 0;  ///< rows there will be
+  int64_t jobs_ = 0;     ///< rows there will be
+  std::string closest_;  ///< the scenario whose tokens and activated rows lose least
   std::vector<Row> rows_;
 };
 

@@ -1,4 +1,4 @@
-// Weights of a bfloat16 layer in the types of a scenario, and the error a scenario may have.
+// Weights of a layer in the types of a scenario, and the error a scenario may have.
 #include "cli/scenario_weights.h"
 
 #include <algorithm>
@@ -26,6 +26,28 @@ constexpr struct {
 
 /// Rounding a float sum to bfloat16 may give another code now and then; exact sums do not.
 constexpr double kRoundedBound = 2e-3, kExactBound = 1e-3;
+
+/// Whether a scenario takes these weights as they are.
+bool takes(const moe::Scenario& scenario, const LinearWeights& weights) {
+  const pack::WeightType* type =
+      pack::find_weight_type(weights.weight[0].dtype, /*grouped=*/weights.scale_group != 0);
+  return type != nullptr && type->dtype == scenario.weight && type->scales == scenario.weight_scales;
+}
+
+bool is_bf16(const LinearWeights& weights) {
+  return weights.weight[0].dtype == DType::kBFloat16;
+}
+
+/// Routed weights as they are, and shared ones in some scenario with the same tokens.
+bool takes_stored(const moe::Scenario& scenario, const LayerJob& job) {
+  if (!takes(scenario, job.weight1) || !takes(scenario, job.weight2)) return false;
+  if (job.shared_weight1.weight.empty()) return true;
+  return std::any_of(moe::scenarios().begin(), moe::scenarios().end(), [&](const moe::Scenario& other) {
+    return other.dispatch_quant_mode == scenario.dispatch_quant_mode &&
+           other.dispatch_quant_out_dtype == scenario.dispatch_quant_out_dtype &&
+           takes(other, job.shared_weight1);
+  });
+}
 
 /// int4 with a scale for every 128 k, the usual choice of checkpoints.
 Result<ScenarioJob> with_groups(ScenarioJob result) {
@@ -60,12 +82,50 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
   return chosen;
 }
 
-Result<ScenarioJob> scenario_job(const LayerJob& bf16, const moe::Scenario& scenario) {
+Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names, const LayerJob& job) {
+  if (is_bf16(job.weight1)) return scenarios_named(names);
+  std::vector<const moe::Scenario*> named;
+  if (names != "all") {
+    auto found = scenarios_named(names);
+    if (!found) return found;
+    named = std::move(*found);
+  }
+  std::vector<const moe::Scenario*> stored;
+  std::string expected;
+  for (const moe::Scenario& scenario : moe::scenarios()) {
+    if (!takes_stored(scenario, job)) continue;
+    stored.push_back(&scenario);
+    expected += (expected.empty() ? "" : " or ") + std::string(scenario.name);
+  }
+  for (const moe::Scenario* scenario : named) {
+    if (std::find(stored.begin(), stored.end(), scenario) != stored.end()) continue;
+    return Status(Code::kUnsupported, std::string("scenario = ") + scenario->name + ": expected " +
+                                          (expected.empty() ? "none" : expected) +
+                                          ", for weights stored as " +
+                                          dtype_name(job.weight1.weight[0].dtype));
+  }
+  if (stored.empty()) {
+    return Status(Code::kUnsupported, std::string("weights are stored as ") +
+                                          dtype_name(job.weight1.weight[0].dtype) +
+                                          ": expected those of a scenario, docs/cli.md lists them");
+  }
+  return named.empty() ? stored : named;
+}
+
+const moe::Scenario& closest_scenario(const LayerJob& job) {
+  for (const moe::Scenario& scenario : moe::scenarios()) {
+    if (takes_stored(scenario, job)) return scenario;
+  }
+  return moe::scenarios()[0];
+}
+
+Result<ScenarioJob> scenario_job(const LayerJob& base, const moe::Scenario& scenario) {
   ScenarioJob result;
   LayerJob& job = result.job;
-  job = bf16;
+  job = base;
   job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
   job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  if (!is_bf16(job.weight1)) return result;
   if (scenario.weight_scales == pack::ScaleKind::kGroups) return with_groups(std::move(result));
   const auto* row =
       std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "format/bf16.h"
+#include "megamoe/routing.h"
 
 namespace megamoe::cli {
 namespace {
@@ -129,39 +130,35 @@ Result<Tokens> Tokens::random(const Shape& shape, int64_t tokens, const std::str
   return result;
 }
 
-Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const TensorView& router, uint64_t seed) {
-  if (router.dtype != DType::kBFloat16 && router.dtype != DType::kFloat32) {
-    return Status(Code::kInvalidType, std::string("router weight has type ") + dtype_name(router.dtype) +
-                                          ": expected bfloat16 or float32");
-  }
-  auto weight = [&](int64_t i) {
-    return router.dtype == DType::kFloat32
-               ? static_cast<const float*>(router.data)[i]
-               : format::bf16_to_float(static_cast<const uint16_t*>(router.data)[i]);
-  };
+Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const checkpoint::MoeLayer& layer,
+                              const checkpoint::RoutingConfig& routing, uint64_t seed) {
+  const auto* const router = static_cast<const float*>(layer.router.data);
+  const auto* const bias = static_cast<const float*>(layer.router_bias.data);
   Tokens result(shape, tokens, 1);
   result.random_states(seed);
-  std::vector<std::pair<double, int32_t>> scores(static_cast<size_t>(shape.experts));
+  std::vector<float> logits(static_cast<size_t>(tokens * shape.experts));
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t e = 0; e < shape.experts; ++e) {
-      double logit = 0;
+      double logit = bias == nullptr ? 0 : bias[e];
       for (int64_t h = 0; h < shape.hidden; ++h) {
         logit += double{format::bf16_to_float(result.x_[static_cast<size_t>(t * shape.hidden + h)])} *
-                 weight(e * shape.hidden + h);
+                 router[e * shape.hidden + h];
       }
-      scores[static_cast<size_t>(e)] = {-logit, static_cast<int32_t>(e)};
-    }
-    std::partial_sort(scores.begin(), scores.begin() + shape.topk, scores.end());
-    double sum = 0;
-    for (int64_t k = 0; k < shape.topk; ++k)
-      sum += std::exp(scores[0].first - scores[static_cast<size_t>(k)].first);
-    for (int64_t k = 0; k < shape.topk; ++k) {
-      const auto& [score, expert] = scores[static_cast<size_t>(k)];
-      const auto at = static_cast<size_t>(t * shape.topk + k);
-      result.ids_[at] = expert;
-      result.weights_[at] = static_cast<float>(std::exp(scores[0].first - score) / sum);
+      logits[static_cast<size_t>(t * shape.experts + e)] = static_cast<float>(logit);
     }
   }
+  MoeGatingTopKArgs args;
+  args.logits = TensorView(logits.data(), DType::kFloat32, {tokens, shape.experts});
+  args.bias = layer.correction_bias;
+  args.k = shape.topk;
+  args.scoring = layer.scoring;
+  args.n_group = routing.n_group;
+  args.topk_group = routing.topk_group;
+  args.renormalize = routing.renormalize;
+  args.routed_scaling_factor = routing.routed_scaling_factor;
+  const MoeGatingTopKOutputs outputs{TensorRef(result.weights_.data(), DType::kFloat32, {tokens, shape.topk}),
+                                     TensorRef(result.ids_.data(), DType::kInt32, {tokens, shape.topk})};
+  MEGAMOE_RETURN_IF_ERROR(moe_gating_top_k(args, outputs));
   return result;
 }
 
@@ -234,16 +231,12 @@ Result<LayerJob> checkpoint_job(const checkpoint::MoeCheckpoint& model, int64_t 
   job.config.num_topk = config.top_k;
   job.config.hidden = config.hidden;
   job.config.intermediate_hidden = config.intermediate;
-  job.activation.name = config.activation;
+  job.activation = config.activation;
   job.weight1 = std::move(found->weight1);
   job.weight2 = std::move(found->weight2);
-  for (const auto& [name, weights] :
-       {std::pair("weight1", &job.weight1), std::pair("weight2", &job.weight2)}) {
-    if (weights->weight[0].dtype == DType::kBFloat16) continue;
-    return Status(Code::kUnsupported, std::string(name) + " of layer " + std::to_string(layer) +
-                                          " has type " + dtype_name(weights->weight[0].dtype) +
-                                          ": expected a bfloat16 checkpoint");
-  }
+  job.shared_weight1 = std::move(found->shared_weight1);
+  job.shared_weight2 = std::move(found->shared_weight2);
+  job.memory = std::move(found->memory);
   return job;
 }
 

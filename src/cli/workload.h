@@ -29,8 +29,9 @@ class Tokens {
   /// expert e with weight 1 / (e + 1). "one": every token to the same first top-k experts. `routings` draws.
   static Result<Tokens> random(const Shape& shape, int64_t tokens, const std::string& routing, uint64_t seed,
                                int routings = 1);
-  /// Random hidden states, routed once by a router weight (experts, hidden): softmax, top-k, renormalised.
-  static Result<Tokens> routed(const Shape& shape, int64_t tokens, const TensorView& router, uint64_t seed);
+  /// Random hidden states, routed once by the router of a layer.
+  static Result<Tokens> routed(const Shape& shape, int64_t tokens, const checkpoint::MoeLayer& layer,
+                               const checkpoint::RoutingConfig& routing, uint64_t seed);
 
   Batch batch() const;
   /// Experts that at least one slot goes to, on average over the routings.

@@ -63,7 +63,7 @@ TEST(MoeCheckpoint, OneTensorPerExpert) {
     EXPECT_EQ((*model)->config().hidden, 8);
     EXPECT_EQ((*model)->config().intermediate, 4);
     EXPECT_EQ((*model)->config().top_k, 2);
-    EXPECT_EQ((*model)->config().activation, "swiglu");
+    EXPECT_EQ((*model)->config().activation.name, "swiglu");
     auto found = (*model)->layer(1);
     ASSERT_TRUE(found) << found.status().message();
     EXPECT_TRUE(found->weight1.k_last);

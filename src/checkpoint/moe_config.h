@@ -1,0 +1,43 @@
+// What config.json of a Hugging Face checkpoint says about its expert layers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "megamoe/mega_moe.h"
+
+namespace megamoe::checkpoint {
+
+/// How a token chooses its experts, in the terms of moe_gating_top_k.
+struct RoutingConfig {
+  std::string scoring;  ///< "softmax" or "sigmoid"; empty = sigmoid for layers with a correction bias
+  int64_t n_group = 1, topk_group = 1;
+  bool renormalize = true;
+  double routed_scaling_factor = 1;
+};
+
+/// How integer weights are stored; config.json's quantization_config.
+struct StoredQuantisation {
+  std::string method;     ///< "gptq", "awq", ...; empty without quantization_config
+  int64_t bits = 0;       ///< 0 = not said
+  int64_t group = 0;      ///< k that share a scale; -1 = all, 0 = not said
+  bool plus_one = false;  ///< zero points are stored less 1
+  std::string version;    ///< of AWQ: "gemm", ...
+};
+
+struct MoeConfig {
+  std::string model_type;
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t num_experts = 0;
+  int64_t top_k = 0;
+  int64_t shared_experts = 0;  ///< of the intermediate width each, as n_shared_experts says
+  Activation activation;
+  RoutingConfig routing;
+  StoredQuantisation quantisation;
+};
+
+Result<MoeConfig> read_moe_config(const std::string& path);
+
+}  // namespace megamoe::checkpoint
