@@ -12,6 +12,7 @@ from typing import Any
 from . import _core, ops
 from ._core import Code, DeadlineError, Group
 from .buffer import SymmBuffer, TraceSpan
+from .checkpoint import Checkpoint, CheckpointLayer, load_layer
 from .layouts import convert_layout
 from .operators import register_torch_ops
 from .ops import get_mega_moe_ccl_buffer_size, get_symm_buffer_for_mega_moe, mega_moe, mega_moe_v1
@@ -30,6 +31,8 @@ from .weights import FractalTensor, PackedLayer, PackedWeights, pack_weights
 __version__: str = _core.version()
 
 __all__ = [
+    "Checkpoint",
+    "CheckpointLayer",
     "Code",
     "DeadlineError",
     "FractalTensor",
@@ -48,6 +51,7 @@ __all__ = [
     "info",
     "int4_view",
     "int32_view",
+    "load_layer",
     "mega_moe",
     "mega_moe_v1",
     "moe_gating_top_k",

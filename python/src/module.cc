@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint.h"
 #include "errors.h"
 #include "layer.h"
 #include "megamoe/megamoe.h"
@@ -195,6 +196,7 @@ NB_MODULE(_core, module) {
   megamoe::python::bind_config(module);
   megamoe::python::bind_buffer(module);
   megamoe::python::bind_layer(module);
+  megamoe::python::bind_checkpoint(module);
   megamoe::python::bind_routing(module);
   megamoe::python::bind_quantise(module);
 }

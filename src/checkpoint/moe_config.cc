@@ -155,15 +155,17 @@ class Reader {
     std::transform(out.version.begin(), out.version.end(), out.version.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     out.plus_one = out.method == "gptq" && text("checkpoint_format") != "gptq_v2";
-    const std::pair<int64_t*, std::initializer_list<const char*>> numbers[] = {
-        {&out.bits, {"bits", "w_bit"}}, {&out.group, {"group_size", "q_group_size"}}};
-    for (const auto& [field, keys] : numbers) {
-      const Json* value = find(given, keys);
+    const struct {
+      int64_t* field;
+      const char *key, *other;
+    } numbers[] = {{&out.bits, "bits", "w_bit"}, {&out.group, "group_size", "q_group_size"}};
+    for (const auto& [field, key, other] : numbers) {
+      const Json* value = find(given, {key, other});
       if (value == nullptr) continue;
       if (*value == -1) {
         *field = -1;
       } else if (!base::to_size(*value, *field)) {
-        return wrong(std::string("quantization_config.") + *keys.begin(), *value, "a whole number");
+        return wrong(std::string("quantization_config.") + key, *value, "a whole number");
       }
     }
     return Status::ok();

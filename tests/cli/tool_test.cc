@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -296,6 +297,69 @@ TEST(Tool, RunsACheckpoint) {
   const Outcome text = run("run " + model.scratch.path() + input);
   EXPECT_EQ(text.code, 0);
   EXPECT_TRUE(contains(text.out, "A8W8-INT")) << text.out;
+}
+
+/// Weights that are stored as codes run in the scenarios that take them, in no other, and need no bfloat16.
+TEST(Tool, RunsStoredCodes) {
+  const test::Scratch scratch;
+  std::mt19937 random(3);
+  std::deque<std::vector<uint8_t>> memory;
+  auto bytes = [&](DType dtype, std::initializer_list<int64_t> shape, int least, int most) {
+    TensorView t(nullptr, dtype, shape);
+    std::uniform_int_distribution<int> values(least, most);
+    memory.emplace_back(static_cast<size_t>(t.elements() * dtype_bits(dtype) / 8));
+    for (uint8_t& byte : memory.back()) byte = static_cast<uint8_t>(values(random));
+    t.data = memory.back().data();
+    return t;
+  };
+  const std::vector<uint16_t> half(1 << 12, 0x2c00);  // 1 / 16 as float16, small as bfloat16
+  const std::string mlp = "model.layers.0.mlp.";
+  auto write = [&](std::vector<std::pair<std::string, TensorView>> tensors, const std::string& router,
+                   const std::string& more) {
+    tensors.emplace_back(mlp + router + ".weight", bytes(DType::kBFloat16, {4, 64}, 0x3a, 0x3b));
+    ASSERT_TRUE(checkpoint::write_safetensors(scratch.file("model.safetensors"), tensors));
+    scratch.write("config.json", R"({"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 32,
+                                     "num_experts": 4, "num_experts_per_tok": 2, )" +
+                                     more + "}");
+  };
+  auto scenarios = [&] {
+    std::string names;
+    const json result = run_json("run --ranks 2 --tokens 9 --repeat 1 " + scratch.path());
+    for (const json& row : result["rows"]) {
+      EXPECT_EQ(row["ok"], true);
+      names += row["scenario"].get<std::string>() + " ";
+    }
+    return names;
+  };
+  std::vector<std::pair<std::string, TensorView>> oss;
+  for (const auto& [name, n, k] : {std::tuple("gate_up_proj", 64, 64), std::tuple("down_proj", 64, 32)}) {
+    const std::string prefix = mlp + "experts." + name;
+    oss.emplace_back(prefix + "_blocks", bytes(DType::kUInt8, {4, n, k / 32, 16}, 0, 255));
+    oss.emplace_back(prefix + "_scales", bytes(DType::kUInt8, {4, n, k / 32}, 120, 123));
+    oss.emplace_back(prefix + "_bias", bytes(DType::kBFloat16, {4, n}, 0x3a, 0x3b));
+  }
+  write(oss, "router", R"("model_type": "gpt_oss")");
+  EXPECT_EQ(scenarios(), "A8W4-FP A4W4-FP ");
+  EXPECT_EQ(run_json("check " + scratch.path()).size(), 2u);
+  const Outcome wrong = run("run " + scratch.path() + " --scenario A16W16");
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_TRUE(contains(wrong.error,
+                       "scenario = A16W16: expected A8W4-FP or A4W4-FP, for weights stored as "
+                       "float4_e2m1"))
+      << wrong.error;
+
+  std::vector<std::pair<std::string, TensorView>> gptq;
+  for (int e = 0; e < 4; ++e) {
+    for (const auto& [name, n, k] :
+         {std::tuple("gate_proj", 32, 64), std::tuple("up_proj", 32, 64), std::tuple("down_proj", 64, 32)}) {
+      const std::string prefix = mlp + "experts." + std::to_string(e) + "." + name;
+      gptq.emplace_back(prefix + ".qweight", bytes(DType::kInt32, {k / 8, n}, 0, 255));
+      gptq.emplace_back(prefix + ".qzeros", bytes(DType::kInt32, {k / 32, n / 8}, 0, 255));
+      gptq.emplace_back(prefix + ".scales", TensorView(half.data(), DType::kFloat16, {k / 32, n}));
+    }
+  }
+  write(gptq, "gate", R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32})");
+  EXPECT_EQ(scenarios(), "A16W4-GROUP A8W4-GROUP ");
 }
 
 TEST(Tool, RunNamesWhatIsWrong) {

@@ -1,0 +1,322 @@
+"""Expert layers of checkpoints: names of model families, ways to store weights, routers; and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors")
+
+import megamoe
+from checkpoints import BF16, awq, fp8_blocks, gptq, gpt_oss, half, per_expert, plain
+from layers import relative_error
+
+TOKENS, HIDDEN, INTER, EXPERTS, TOPK = 23, 256, 128, 8, 3
+QWEN = (
+    "model.layers.1.mlp.",
+    "experts.{}.gate_proj",
+    "experts.{}.up_proj",
+    "experts.{}.down_proj",
+    "gate",
+    "",
+    "",
+)
+DEEPSEEK = (*QWEN[:5], "gate.e_score_correction_bias", "shared_experts")
+MIXTRAL = (
+    "model.layers.1.block_sparse_moe.",
+    "experts.{}.w1",
+    "experts.{}.w3",
+    "experts.{}.w2",
+    "gate",
+    "",
+    "",
+)
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 999,
+    "moe_intermediate_size": INTER,
+    "hidden_act": "silu",
+}
+
+
+def config(model_type, experts_key="num_experts", topk_key="num_experts_per_tok", **more):
+    return SIZES | {"model_type": model_type, experts_key: EXPERTS, topk_key: TOPK} | more
+
+
+def build(names, store, settings, *, shared=0, **routing):
+    model = per_expert(names, store, EXPERTS, HIDDEN, INTER, settings, shared=shared, shared_store=routing.pop("shared_store", plain))
+    for name, value in routing.items():
+        setattr(model, name, value)
+    return model
+
+
+def quantised(method, group, **more):
+    return {"quantization_config": {"quant_method": method, "bits": 4, "group_size": group} | more}
+
+
+def qwen3(store=plain, **more):
+    return build(QWEN, store, config("qwen3_moe", **dict(norm_topk_prob=True) | more))
+
+
+def mixtral(store=plain, **more):
+    settings = config("mixtral", "num_local_experts", **more)
+    settings["intermediate_size"] = settings.pop("moe_intermediate_size")
+    return build(MIXTRAL, store, settings)
+
+
+GROUPED = dict(n_group=4, topk_group=2, routed_scaling_factor=2.5)
+SIGMOID = dict(scoring="sigmoid", groups=(4, 2), scale=2.5)
+OAI = dict(num_local_experts=EXPERTS, num_experts_per_tok=TOPK, swiglu_limit=7.0)
+
+
+def oss(stored):
+    settings = SIZES | {"model_type": "gpt_oss"} | OAI
+    settings["intermediate_size"] = settings.pop("moe_intermediate_size")
+    return gpt_oss(EXPERTS, HIDDEN, INTER, settings, stored=stored)
+
+
+def kimi_linear():
+    names = (*MIXTRAL[:5], "gate.e_score_correction_bias", "shared_experts")
+    settings = config(
+        "kimi_linear",
+        topk_key="num_experts_per_token",
+        num_shared_experts=1,
+        moe_renormalize=True,
+        moe_router_activation_func="sigmoid",
+        num_expert_group=4,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+    )
+    return build(names, plain, settings, shared=1, **SIGMOID)
+
+
+# model, largest relative error; activated rows and Linear1 are rounded to bfloat16, MXFP4 meets E4M3 tokens
+MODELS = {
+    "qwen3_moe": (lambda: qwen3(), 6e-3),
+    "qwen3_moe without norm_topk_prob": (
+        lambda: build(QWEN, plain, config("qwen3_moe"), renormalize=False),
+        6e-3,
+    ),
+    "mixtral": (lambda: mixtral(), 6e-3),
+    "deepseek_v2": (
+        lambda: build(
+            (*QWEN[:6], "shared_experts"),
+            plain,
+            config("deepseek_v2", "n_routed_experts", n_shared_experts=2, topk_method="greedy", n_group=4)
+            | dict(routed_scaling_factor=16.0),
+            shared=2,
+            renormalize=False,
+            scale=16.0,
+        ),
+        6e-3,
+    ),
+    "deepseek_v3": (
+        lambda: build(
+            DEEPSEEK,
+            fp8_blocks,
+            config("deepseek_v3", "n_routed_experts", n_shared_experts=1, scoring_func="sigmoid", **GROUPED)
+            | dict(topk_method="noaux_tc", norm_topk_prob=True),
+            shared=1,
+            shared_store=fp8_blocks,
+            **SIGMOID,
+        ),
+        6e-3,
+    ),
+    "glm4_moe": (
+        lambda: build(
+            DEEPSEEK,
+            plain,
+            config("glm4_moe", "n_routed_experts", n_shared_experts=1, norm_topk_prob=True),
+            shared=1,
+            scoring="sigmoid",
+        ),
+        6e-3,
+    ),
+    "kimi_k2": (
+        lambda: build(
+            ("language_model." + DEEPSEEK[0], *DEEPSEEK[1:]),
+            fp8_blocks,
+            {
+                "model_type": "kimi_k25",
+                "text_config": config(
+                    "kimi_k2", "n_routed_experts", n_shared_experts=1, scoring_func="sigmoid"
+                ),
+            },
+            shared=1,
+            shared_store=fp8_blocks,
+            scoring="sigmoid",
+        ),
+        6e-3,
+    ),
+    "kimi_linear": (kimi_linear, 6e-3),
+    "minimax_m2": (
+        lambda: build(
+            (*MIXTRAL[:5], "e_score_correction_bias", ""),
+            fp8_blocks,
+            config("minimax_m2", "num_local_experts", scoring_func="sigmoid"),
+            scoring="sigmoid",
+        ),
+        6e-3,
+    ),
+    "gpt_oss": (lambda: oss(True), 6e-2),
+    "gpt_oss in bfloat16": (lambda: oss(False), 6e-3),
+    "float16": (lambda: qwen3(half), 6e-3),
+    "gptq": (lambda: qwen3(gptq(128, False, 1), **quantised("gptq", 128)), 6e-3),
+    "gptq, symmetric": (
+        lambda: mixtral(gptq(64, True, 1), **quantised("gptq", 64, sym=True, desc_act=False)),
+        6e-3,
+    ),
+    "gptq_v2": (
+        lambda: qwen3(gptq(32, False, 2), **quantised("gptq", 32, checkpoint_format="gptq_v2")),
+        6e-3,
+    ),
+    "awq": (lambda: qwen3(awq(128), **quantised("awq", 128, version="gemm", zero_point=True)), 6e-3),
+    "awq of mixtral": (lambda: mixtral(awq(64), **quantised("awq", 64)), 6e-3),
+    "awq with shared experts in float16": (
+        lambda: build(
+            DEEPSEEK,
+            awq(32),
+            config("deepseek_v3", "n_routed_experts", n_shared_experts=1, **GROUPED) | quantised("awq", 32),
+            shared=1,
+            shared_store=half,
+            **SIGMOID,
+        ),
+        6e-3,
+    ),
+}  # fmt: skip
+
+
+def tokens(seed=1):
+    x = np.random.default_rng(seed).standard_normal((TOKENS, HIDDEN))
+    return x.astype(np.float32).astype(BF16)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layer_against_float64(name, tmp_path):
+    make, bound = MODELS[name]
+    model = make()
+    layer = megamoe.load_layer(model.save(tmp_path), layer=1)
+    x = tokens()
+    expected = model.forward(x.astype(np.float64), TOPK)
+    weights, ids = layer.route(x)
+    own_ids, own_weights = model.route(x.astype(np.float64), TOPK)
+    np.testing.assert_array_equal(ids, own_ids)
+    np.testing.assert_allclose(weights, own_weights, rtol=1e-4)
+    with layer.buffer(TOKENS, threads=1) as buffer:
+        y = layer(x, buffer)
+    assert y.dtype == BF16
+    assert relative_error(y, expected) < bound
+
+
+def test_ranks_own_parts_of_the_experts(tmp_path):
+    model = build(DEEPSEEK, plain, config("glm4_moe", "n_routed_experts", n_shared_experts=1), shared=1, scoring="sigmoid")
+    opened = megamoe.Checkpoint(model.save(tmp_path))
+    assert opened.layers == [1]
+    assert (opened.model_type, opened.num_experts, opened.num_topk) == ("glm4_moe", EXPERTS, TOPK)
+    parts = [opened.load_layer(1, rank=rank, ranks=3, threads=1) for rank in range(3)]
+    assert [part.weights.l1.experts for part in parts] == [3, 3, 2]
+    assert all(part.shared.l1.experts == 1 for part in parts)
+    assert parts[0].weights.l1.dtype == "bfloat16"
+    more = opened.load_layer(1, rank=8, ranks=9)
+    assert more.weights is None
+    with pytest.raises(ValueError, match="rank = 3: expected one of 3 ranks"):
+        opened.load_layer(1, rank=3, ranks=3)
+
+
+@pytest.mark.parametrize("store, settings, kind, limit", [
+    (gptq(128, False, 1), quantised("gptq", 128), "int4", 0.54),
+    (awq(128), quantised("awq", 128), "int4", 0.54),
+    (fp8_blocks, {}, "float8_e4m3fn", 1.04),
+])  # fmt: skip
+def test_width(store, settings, kind, limit, tmp_path):
+    layer = megamoe.load_layer(qwen3(store, **settings).save(tmp_path), 1)
+    assert (layer.weight_type, layer.weights.l1.dtype) == (kind, kind)
+    elements = 3 * EXPERTS * HIDDEN * INTER
+    assert sum(weights.nbytes for weights in layer.weights) < limit * elements + (1 << 16)
+
+
+def test_torch_tokens_of_any_shape(tmp_path):
+    torch = pytest.importorskip("torch")
+    layer = megamoe.load_layer(str(qwen3().save(tmp_path)), 1)
+    x = tokens()[:20]
+    with layer.buffer(20, threads=1) as buffer:
+        expected = layer(x, buffer)
+        batch = torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).reshape(4, 5, HIDDEN)
+        y = layer(batch, buffer)
+        assert tuple(y.shape) == (4, 5, HIDDEN)
+        # the frameworks add up the router's logits in different orders
+        assert relative_error(y.reshape(20, HIDDEN).float().numpy(), expected) < 1e-3
+        with pytest.raises(ValueError, match=r"x has shape \(20, 255\): expected \(T, 256\)"):
+            layer(x[:, :-1], buffer)
+
+
+def activation_order(k, group):
+    return np.random.default_rng(0).permutation(k).astype(np.int32) // group
+
+
+def changed(model, key, value):
+    model.config["quantization_config"][key] = value
+    return model
+
+
+def without(model, *names):
+    for name in names:
+        del model.tensors[QWEN[0] + name]
+    return model
+
+
+WORDS = lambda: qwen3(gptq(128, False, 1), **quantised("gptq", 128))  # noqa: E731
+AWQ = lambda: qwen3(awq(128), **quantised("awq", 128))  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    "make, kind, text",
+    [
+        (lambda: qwen3(gptq(128, False, 1, activation_order), **quantised("gptq", 128, desc_act=True)), ValueError,
+         ", groups of neighbours (quantised without desc_act)"),
+        (lambda: changed(WORDS(), "bits", 8), ValueError, "quantization_config.bits = 8: expected 4"),
+        (lambda: changed(WORDS(), "group_size", -1), ValueError,
+         "quantization_config.group_size = -1: expected 32, 64 or 128"),
+        (lambda: changed(WORDS(), "group_size", 64), RuntimeError, "qzeros' has shape (2, 16): expected (4, 16)"),
+        (lambda: changed(WORDS(), "quant_method", "hqq"), ValueError,
+         "quantization_config.quant_method = hqq: expected gptq or awq"),
+        (lambda: changed(WORDS(), "quant_method", "awq"), RuntimeError,
+         "gate_proj.qweight' has shape (32, 128): expected (256, 16)"),
+        (lambda: changed(AWQ(), "version", "gemv"), ValueError, "quantization_config.version = gemv: expected gemm"),
+        (lambda: qwen3(gptq(128, False, 1)), ValueError, "quantization_config.quant_method = absent: expected"),
+        (lambda: without(WORDS(), "experts.3.up_proj.qzeros"), ValueError,
+         "tensor 'model.layers.1.mlp.experts.3.up_proj.qzeros' is missing"),
+        (lambda: without(qwen3(), "experts.7.down_proj.weight"), ValueError,
+         "tensor 'model.layers.1.mlp.experts.7.down_proj.weight' is missing"),
+        (lambda: without(qwen3(), "gate.weight"), ValueError, "tensor 'model.layers.1.mlp.gate.weight' is missing"),
+        (lambda: without(oss(True), "experts.down_proj_scales"), ValueError, "experts.down_proj_scales' is missing"),
+        (lambda: qwen3(topk_method="group_limited_greedy"), ValueError,
+         'topk_method = "group_limited_greedy": expected greedy or noaux_tc'),
+        (lambda: qwen3(scoring_func="tanh"), ValueError, 'scoring_func = "tanh": expected softmax or sigmoid'),
+        (lambda: qwen3(n_group=3), RuntimeError, "n_group = 3: expected a divisor of 8 experts"),
+        (lambda: qwen3(n_group=4, topk_group=5), RuntimeError, "topk_group = 5: expected 1 to 4"),
+        (lambda: qwen3(norm_topk_prob="yes"), RuntimeError, 'norm_topk_prob = "yes": expected true or false'),
+        (lambda: qwen3(hidden_act="relu"), ValueError, 'hidden_act = "relu": expected silu'),
+        (lambda: qwen3(quantization_config=4), RuntimeError, "quantization_config = 4: expected an object"),
+    ],
+)  # fmt: skip
+def test_refused(make, kind, text, tmp_path):
+    with pytest.raises(kind) as caught:
+        megamoe.load_layer(make().save(tmp_path), 1)
+    assert text in str(caught.value)
+
+
+def test_wrong_arguments(tmp_path):
+    folder = qwen3().save(tmp_path)
+    with pytest.raises(ValueError, match="layer = 0: expected one of 1"):
+        megamoe.load_layer(folder, 0)
+    with pytest.raises(ValueError, match="does not exist"):
+        megamoe.load_layer(tmp_path / "nowhere", 0)
+    with pytest.raises(TypeError, match="path = int"):
+        megamoe.load_layer(3, 0)
+    with pytest.raises(TypeError, match="layer = '1'"):
+        megamoe.load_layer(folder, "1")
+    (folder / "config.json").write_text(json.dumps({"num_hidden_layers": 2}))
+    with pytest.raises(RuntimeError, match="hidden_size is missing"):
+        megamoe.load_layer(folder, 1)
