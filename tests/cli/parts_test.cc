@@ -139,8 +139,11 @@ TEST(Workload, RandomRouting) {
 TEST(Workload, Router) {
   const Shape shape{2, 1, 3, 2};
   const float router[6] = {0, 0, 1, 0, -1, 0};  // by the sign of x[0]
-  auto tokens = Tokens::routed(shape, 20, TensorView(router, DType::kFloat32, {3, 2}), 5);
-  ASSERT_TRUE(tokens);
+  checkpoint::MoeLayer layer;
+  layer.router = TensorView(router, DType::kFloat32, {3, 2});
+  layer.scoring = "softmax";
+  auto tokens = Tokens::routed(shape, 20, layer, {}, 5);
+  ASSERT_TRUE(tokens) << tokens.status().message();
   const Batch batch = tokens->batch();
   const auto* x = static_cast<const uint16_t*>(batch.x.data);
   const auto* ids = static_cast<const int32_t*>(batch.topk_ids.data);
