@@ -34,11 +34,10 @@ inline constexpr int64_t kRangeStep = 64;
 
 /// How a packed panel stores its weights. kStrip: as tile functions read them, nothing to decode. The MX
 /// codes store for every 32 k a line of 32 scale bytes (E8M0, one per column), then the codes: [32 k][32
-/// columns] bytes, or [16 pairs of k][32 columns] bytes with the even k in the low half. kInt4: [ceil(k /
-/// 4)][32 columns] of four nibbles, the lowest k in the lowest. k past K is zero.
-/// kInt4Groups and kE4M3Groups store for every group the header of GroupForm, then the codes: int4 as code +
-/// 8, [k / 8][32 columns] dwords whose byte b holds k = b in the low and k = 4 + b in the high half; E4M3
-/// [k][32 columns] bytes, an even number of k.
+/// columns] bytes, or nibbles. kInt4: nibbles of two's complement. kInt4Groups and kE4M3Groups store for
+/// every group the header of GroupForm, then the codes: int4 as code + 8, nibbles; E4M3 [k][32 columns]
+/// bytes, an even number of k. Nibbles: [ceil(k / 8)][32 columns] dwords whose byte b holds k = b in the low
+/// and k = 4 + b in the high half. k past K is zero.
 enum class WeightCode : int { kStrip = 0, kE4M3, kE5M2, kE2M1, kInt4, kInt4Groups, kE4M3Groups };
 inline constexpr int kWeightCodeCount = 7;
 inline constexpr int kMxGroup = 32;
@@ -73,7 +72,7 @@ inline int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k, con
     case WeightCode::kE2M1:
       return groups * (kMxGroup / 2 + 1) * kPanelColumns;
     case WeightCode::kInt4:
-      return (k + 3) / 4 * kPanelColumns * 2;
+      return (k + 7) / 8 * kPanelColumns * 4;
     case WeightCode::kStrip:
       break;
   }
@@ -120,6 +119,7 @@ struct Tile {
   int64_t prefetch_bytes;      ///< how many; 0 = none
   int64_t k_begin = 0;         ///< first k of the range in the packed rows, a multiple of kRangeStep
   bool accumulate = false;     ///< continue from C
+  int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
   // Group kernels only, which take the whole of K at once: C, always float, is the sum over the groups in
   // ascending order of scale[group][col] * fl(T * row scale[row][group]), T being the product of the group
   // alone; one fused multiply-add for each group, or two roundings where the level has none.
@@ -140,8 +140,10 @@ struct Gemm {
   /// By WeightCode: the level's own way from stored panels to strips. Null: that of a lower level.
   void (*decode[kWeightCodeCount])(const DecodePanel&) = {};
   /// By WeightCode: the product of 1 .. coded_rows rows with a stored panel, over the whole of K, with the
-  /// bits of decode and tile. Null: go by a strip.
-  int coded_rows = 0;
+  /// bits of decode and tile. More rows, or none, go by a strip.
+  int coded_rows[kWeightCodeCount] = {};
+  /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
+  int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
 };
 

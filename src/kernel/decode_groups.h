@@ -28,31 +28,6 @@ template <class V>
   return Int::select_less(Int::set(127), zero, zero - Int::set(256 - 8), zero + Int::set(8));
 }
 
-/// The low half of each dword in the low 16 bits of `low`, of `high` in the upper ones: a bfloat16 pair.
-template <class V>
-[[gnu::always_inline]] inline void store_bf16_pair(float* out, V low, V high) {
-  using Int = typename V::Int;
-  V::store(out, V::from_bits(Int::template shift_right<16>(V::bits(low)) |
-                             (V::bits(high) & Int::set(static_cast<int32_t>(0xffff0000u)))));
-}
-
-/// Eight codes of a column to four bfloat16 pairs, or fewer at the end of K.
-template <class V>
-[[gnu::always_inline]] inline void int4_to_bf16(typename V::Int codes, typename V::Int offset, int64_t pairs,
-                                                float* out) {
-  using Int = typename V::Int;
-  const auto value = [&](Int shifted) { return V::from_int((shifted & Int::set(15)) - offset); };
-  const V k[8] = {value(codes),
-                  value(Int::template shift_right<8>(codes)),
-                  value(Int::template shift_right<16>(codes)),
-                  value(Int::template shift_right<24>(codes)),
-                  value(Int::template shift_right<4>(codes)),
-                  value(Int::template shift_right<12>(codes)),
-                  value(Int::template shift_right<20>(codes)),
-                  value(Int::template shift_right<28>(codes))};
-  for (int64_t p = 0; p < pairs; ++p) store_bf16_pair(out + p * kPanelColumns, k[2 * p], k[2 * p + 1]);
-}
-
 /// Four codes of a column less the offset, as signed bytes; `minus` is the negative offset in every byte.
 template <class Int>
 [[gnu::always_inline]] inline Int int4_to_s8(Int nibbles, Int minus) {
@@ -88,7 +63,7 @@ void decode_int4_groups(const DecodePanel& d) {
             V::bits(V::load(reinterpret_cast<const float*>(codes) + row / kRows * kPanelColumns + column));
         float* const out = strip + row * kPanelColumns + column;
         if constexpr (kFamily == Family::kBf16) {
-          int4_to_bf16<V>(eight, offset, count, out);
+          nibbles_to_bf16<V>(eight, count, out, [&](Int code) { return V::from_int(code - offset); });
         } else {
           const Int halves[2] = {eight & Int::set(0x0f0f0f0f),
                                  Int::template shift_right<4>(eight) & Int::set(0x0f0f0f0f)};
@@ -153,17 +128,23 @@ void decode_e2m1_codes(const DecodePanel& d) {
     const int64_t rows = (k + 3) / 4;
     for (int column = 0; column < kPanelColumns; column += V::kLanes) {
       V::store(scales + column, e8m0_scale<V>(Int::load(group + column)) * V::set(0.5f));
-      const uint8_t* codes = group + kPanelColumns + column;
+      const auto* codes = reinterpret_cast<const float*>(group + kPanelColumns) + column;
       Int sum = Int::set(0);
-      for (int64_t row = 0; row < rows; ++row, codes += 2 * kPanelColumns) {
-        const Int first = Int::load(codes), second = Int::load(codes + kPanelColumns);
-        const Int k0 = twice(first & Int::set(15)), k1 = twice(Int::template shift_right<4>(first));
-        const Int k2 = twice(second & Int::set(15)), k3 = twice(Int::template shift_right<4>(second));
+      const auto store = [&](int64_t row, Int eight) {
+        const Int k0 = twice(eight & Int::set(15)),
+                  k1 = twice(Int::template shift_right<8>(eight) & Int::set(15));
+        const Int k2 = twice(Int::template shift_right<16>(eight) & Int::set(15));
+        const Int k3 = twice(Int::template shift_right<24>(eight) & Int::set(15));
         sum = sum + k0 + k1 + k2 + k3;
         const Int low = (k0 & Int::set(255)) | Int::template shift_left<8>(k1 & Int::set(255));
         const Int high = (k2 & Int::set(255)) | Int::template shift_left<8>(k3);
         V::store(strip + row * kPanelColumns + column,
                  V::from_bits((low & Int::set(0xffff)) | Int::template shift_left<16>(high)));
+      };
+      for (int64_t row = 0; row < rows; row += 2, codes += kPanelColumns) {
+        const Int eight = V::bits(V::load(codes));
+        store(row, eight);
+        if (row + 1 < rows) store(row + 1, Int::template shift_right<4>(eight));
       }
       V::store(reinterpret_cast<float*>(sums + column), V::from_bits(sum));
     }

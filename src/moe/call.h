@@ -95,7 +95,8 @@ class Call {
     const std::byte* from = nullptr;
     int64_t bytes = 0;
   };
-  static Coming coming(const LinearPlan& linear, int64_t expert, int64_t panel);
+  /// What a product with the rows of a block takes at once from a panel on.
+  static Coming coming(const LinearPlan& linear, const Block& block, int64_t panel);
   Coming after(const Block& block, const Piece& piece) const;
   template <class Packed, class Consume>
   void multiply(const LinearPlan& linear, const Codec& codec, const Block& block, const Piece& piece,

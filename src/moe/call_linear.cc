@@ -14,9 +14,10 @@ inline void announce_store(const void* address) {
 
 }  // namespace
 
-Call::Coming Call::coming(const LinearPlan& linear, int64_t expert, int64_t panel) {
-  const std::byte* const from = linear.source->stored(expert, panel);
-  return {from, from == nullptr ? 0 : linear.geometry().stored_bytes()};
+Call::Coming Call::coming(const LinearPlan& linear, const Block& block, int64_t panel) {
+  const std::byte* const from = linear.source->stored(block.expert, panel);
+  const int64_t count = std::min(linear.panels_at_once(block.rows), linear.geometry().panels() - panel);
+  return {from, from == nullptr ? 0 : linear.geometry().stored_bytes() * count};
 }
 
 // The first panel this thread reads after a piece: of the piece it takes next, of Linear2 after Linear1, of
@@ -25,12 +26,12 @@ Call::Coming Call::after(const Block& block, const Piece& piece) const {
   const ExpertPlan& plan = *rows_of(block).plan;
   if (piece.next >= 0) {
     const LinearPlan& linear = piece.work == Work::kLinear1 ? plan.linear1 : plan.linear2;
-    return coming(linear, block.expert, piece.next * panels_per_piece(linear, block.rows, owner_.threads));
+    return coming(linear, block, piece.next * panels_per_piece(linear, block.rows, owner_.threads));
   }
-  if (piece.work == Work::kLinear1) return coming(plan.linear2, block.expert, 0);
+  if (piece.work == Work::kLinear1) return coming(plan.linear2, block, 0);
   if (piece.next_block < 0) return {};
   const Block& next = owner_.blocks[static_cast<size_t>(piece.next_block)];
-  return coming(rows_of(next).plan->linear1, next.expert, 0);
+  return coming(rows_of(next).plan->linear1, next, 0);
 }
 
 // Runs all row tiles of a block over the panels of one piece; `consume(panel index, panel, accumulators,
@@ -47,11 +48,19 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const bool reads_codes = linear.reads_codes(block.rows);
   const auto multiply_tile =
       reads_codes ? linear.gemm->coded_tile[static_cast<int>(g.code)] : linear.gemm->tile;
-  for (int64_t p = piece.index * per_piece; p < end; ++p) {
-    const pack::Panel panel = linear.source->panel(block.expert, p, scratch.strip);
+  const int64_t at_once = linear.panels_at_once(block.rows);
+  int64_t count = 1;
+  for (int64_t p = piece.index * per_piece; p < end; p += count) {
+    count = std::min(at_once, end - p);
+    const int64_t after_p = p + count;
+    pack::Panel panels[2] = {linear.source->panel(block.expert, p, scratch.strip)};
+    if (count == 2) panels[1] = linear.source->panel(block.expert, p + 1, scratch.strip);
+    const pack::Panel& panel = panels[0];
     // Every tile brings in its share of the next panel, so that no tile waits for all of it.
-    const Coming next = p + 1 < end ? coming(linear, block.expert, p + 1) : after(block, piece);
-    if (p + 1 < end) linear.source->announce_rows(block.expert, p + 1);
+    const Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
+    for (int64_t q = after_p; q < std::min(end, after_p + at_once); ++q) {
+      linear.source->announce_rows(block.expert, q);
+    }
     const base::EvenSplit shares{next.bytes, ranges * tiles};
     for (int64_t i = 0; i < ranges; ++i) {
       kernel::Tile tile{};
@@ -78,8 +87,13 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         const int64_t share = i * tiles + t;
         tile.prefetch = next.from + shares.begin(share);
         tile.prefetch_bytes = shares.size(share);
+        tile.panels = static_cast<int>(count);
         multiply_tile(tile);
-        if (i + 1 == ranges) consume(p, panel, tile.c, begin, tile.rows);
+        for (int64_t q = 0; q < count && i + 1 == ranges; ++q) {
+          consume(p + q, panels[q],
+                  static_cast<std::byte*>(tile.c) + q * tile.rows * kernel::kPanelColumns * 4, begin,
+                  tile.rows);
+        }
       }
     }
   }

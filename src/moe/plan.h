@@ -34,10 +34,15 @@ struct LinearPlan {
   static int64_t tile_begin(int64_t rows, int64_t tiles, int64_t t) {
     return base::EvenSplit{rows, tiles}.begin(t);
   }
-  /// Whether a product with so few rows reads the stored panel itself.
+  /// Whether the tiles of `rows` rows read the stored panel themselves.
   bool reads_codes(int64_t rows) const {
-    return decode != nullptr && rows <= std::min<int64_t>(gemm->coded_rows, blocking.coded_rows) &&
-           gemm->coded_tile[static_cast<int>(geometry().code)] != nullptr;
+    const int64_t most = gemm->coded_rows[static_cast<int>(geometry().code)];
+    return decode != nullptr && rows <= blocking.coded_rows && (rows <= most || most >= gemm->max_rows);
+  }
+  /// Panels that a product takes at once.
+  int64_t panels_at_once(int64_t rows) const {
+    const bool pairs = reads_codes(rows) && rows <= gemm->paired_rows[static_cast<int>(geometry().code)];
+    return pairs && source->stored(0, 0) != nullptr ? 2 : 1;
   }
   /// k of one range: a decoded one stays in the first-level cache while all tiles read it.
   int64_t range(int64_t rows) const {

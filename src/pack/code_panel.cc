@@ -44,6 +44,14 @@ struct Columns {
   }
 };
 
+/// Where the nibble of k of a column stands in its byte, and which byte that is.
+int nibble_shift(int64_t k) {
+  return static_cast<int>(k % 8 / 4 * 4);
+}
+int64_t nibble_byte(int64_t k, int column) {
+  return (k / 8 * kColumns + column) * 4 + k % 4;
+}
+
 void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, const Columns& columns,
              uint8_t* out) {
   const bool nibbles = dtype_bits(g.dtype) == 4;
@@ -59,7 +67,7 @@ void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, co
       for (int64_t i = 0; i < count; ++i) {
         const uint8_t code = column.code(begin + i);
         if (nibbles) {
-          codes[i / 2 * kColumns + j] |= static_cast<uint8_t>(code << (i % 2 * 4));
+          codes[nibble_byte(i, j)] |= static_cast<uint8_t>(code << nibble_shift(i));
         } else {
           codes[i * kColumns + j] = code;
         }
@@ -69,19 +77,15 @@ void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, co
   }
 }
 
-void pack_int4(const Geometry& g, const Columns& columns, uint16_t* out, int32_t* sums) {
-  std::fill_n(sums, kColumns, 0);
-  for (int64_t begin = 0; begin < g.k; begin += 4, out += kColumns) {
-    const int64_t count = std::min<int64_t>(4, g.k - begin);
-    for (int j = 0; j < kColumns; ++j) {
-      uint32_t four = 0;
-      const Column& column = columns.column[j];
-      for (int64_t i = 0; column.present() && i < count; ++i) {
-        const uint32_t code = column.code(begin + i);
-        four |= code << (4 * i);
-        sums[j] += static_cast<int32_t>(code) - (code > 7 ? 16 : 0);
-      }
-      out[j] = static_cast<uint16_t>(four);
+void pack_int4(const Geometry& g, const Columns& columns, uint8_t* out, int32_t* sums) {
+  std::memset(out, 0, static_cast<size_t>(g.stored_bytes()));
+  for (int j = 0; j < kColumns; ++j) {
+    const Column& column = columns.column[j];
+    sums[j] = 0;
+    for (int64_t k = 0; column.present() && k < g.k; ++k) {
+      const int code = column.code(k);
+      out[nibble_byte(k, j)] |= static_cast<uint8_t>(code << nibble_shift(k));
+      sums[j] += code - (code > 7 ? 16 : 0);
     }
   }
 }
@@ -123,8 +127,8 @@ void pack_groups(const LinearWeights& weights, const Geometry& g, int64_t expert
       for (int64_t i = 0; column.present() && i < count; ++i) {
         const uint8_t code = column.code(begin + i);
         if (nibbles) {
-          uint8_t& both = codes[(i / 8 * kColumns + j) * 4 + i % 4];
-          const int shift = i % 8 / 4 * 4;
+          uint8_t& both = codes[nibble_byte(i, j)];
+          const int shift = nibble_shift(i);
           both = static_cast<uint8_t>((both & (0xf0 >> shift)) | (code ^ 8) << shift);
         } else {
           codes[i * kColumns + j] = code;
@@ -141,7 +145,7 @@ void pack_code_panel(const LinearWeights& weights, const Geometry& g, int64_t ex
                      std::byte* stored, int32_t* sums) {
   const Columns columns(weights, g, expert, index);
   if (g.code == kernel::WeightCode::kInt4) {
-    pack_int4(g, columns, reinterpret_cast<uint16_t*>(stored), sums);
+    pack_int4(g, columns, reinterpret_cast<uint8_t*>(stored), sums);
   } else if (g.form.group != 0) {
     pack_groups(weights, g, expert, columns, reinterpret_cast<uint8_t*>(stored));
   } else {

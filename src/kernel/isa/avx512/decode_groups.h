@@ -21,23 +21,12 @@ struct ColumnSum {
   }
 };
 
-/// Where the four bytes of a column come from when pairs of k of 32 columns stand one after the other, two
-/// pairs unpacked to words: the first 16 columns; 8 more for the others.
-inline __m512i column_words() {
-  alignas(64) static constexpr int16_t kWords[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                     21, 6,  22, 7,  23, 32, 48, 33, 49, 34, 50,
-                                                     35, 51, 36, 52, 37, 53, 38, 54, 39, 55};
-  return _mm512_load_si512(kWords);
-}
-
 inline void decode_e2m1_codes(const kernel::DecodePanel& d) {
   using kernel::kPanelColumns;
   constexpr int64_t kGroupBytes = kPanelColumns + kernel::kMxGroup * kPanelColumns / 2;
   const __m512i table =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
   const __m512i nibble = _mm512_set1_epi8(15);
-  const __m512i words0 = column_words();
-  const __m512i words1 = _mm512_add_epi16(words0, _mm512_set1_epi16(8));
   const auto* group = static_cast<const uint8_t*>(d.stored);
   auto* strip = static_cast<uint32_t*>(d.strip);
   float* scales = d.scales;
@@ -48,23 +37,26 @@ inline void decode_e2m1_codes(const kernel::DecodePanel& d) {
       F32::store(scales + column, kernel::e8m0_scale<F32>(I32::load(group + column)) * F32::set(0.5f));
     }
     const uint8_t* codes = group + kPanelColumns;
-    ColumnSum sum0, sum1;
-    for (int64_t row = 0; row < (k + 3) / 4; ++row, codes += 64, strip += kPanelColumns) {
-      const __m512i both = _mm512_loadu_si512(codes);
-      const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(both, nibble));
-      const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble));
-      const __m512i low = _mm512_unpacklo_epi8(even, odd), high = _mm512_unpackhi_epi8(even, odd);
-      const __m512i first = _mm512_permutex2var_epi16(low, words0, high);
-      const __m512i second = _mm512_permutex2var_epi16(low, words1, high);
-      _mm512_store_si512(strip, first);
-      _mm512_store_si512(strip + 16, second);
-      sum0.add(first);
-      sum1.add(second);
+    ColumnSum sum[2];
+    const int64_t rows = (k + 3) / 4;
+    for (int64_t row = 0; row < rows; row += 2, codes += 2 * 64) {
+      for (int j = 0; j < 2; ++j) {
+        const __m512i both = _mm512_loadu_si512(codes + 64 * j);
+        const __m512i first = _mm512_shuffle_epi8(table, _mm512_and_si512(both, nibble));
+        _mm512_store_si512(strip + row * kPanelColumns + 16 * j, first);
+        sum[j].add(first);
+        if (row + 1 == rows) continue;
+        const __m512i second =
+            _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble));
+        _mm512_store_si512(strip + (row + 1) * kPanelColumns + 16 * j, second);
+        sum[j].add(second);
+      }
     }
-    sum0.store(sums);
-    sum1.store(sums + 16);
+    sum[0].store(sums);
+    sum[1].store(sums + 16);
     scales += kPanelColumns;
     sums += kPanelColumns;
+    strip += rows * kPanelColumns;
   }
 }
 

@@ -1,58 +1,106 @@
-// Products of few rows straight from stored MX codes: the values and the order of sums are those of a strip,
-// without the way through the cache.
+// Products straight from stored MX codes: the values and the order of sums are those of a strip, without the
+// way through the cache. Decoding takes other ports of the CPU than the products.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "kernel/isa/avx512_bf16/decode.h"
+#include "kernel/k_loop.h"
+#include "kernel/kernels.h"
 
 namespace megamoe::isa_avx512_bf16 {
 
-template <class Scales, class Codes, class Sums>
-[[gnu::always_inline]] inline void add_group(const PairDecoder<Codes>& decoder, const uint8_t* group,
-                                             int64_t pairs, const int32_t*& a, Sums& sums) {
-  constexpr int kPairBytes = 2 * kernel::kPanelColumns * Codes::kBits / 8;
-  const Scales scales(group);
-  const uint8_t* codes = group + kernel::kPanelColumns;
-  for (int64_t pair = 0; pair < pairs; ++pair, codes += kPairBytes, a += Sums::kRowCount) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T1);
-    const MarkedPair marked = decoder(codes);
-    sums.add(scales(marked.columns[0], 0), scales(marked.columns[1], 1), a);
+/// By way of a strip of a few groups, for scales that are not added to exponents.
+template <class Codes>
+[[gnu::noinline]] void multiply_by_strips(const kernel::Tile& tile, int panel) {
+  kernel::Tile t = tile;
+  t.panel = static_cast<const std::byte*>(t.panel) + panel * mx_panel_bytes<Codes>(t.k);
+  t.c = static_cast<float*>(t.c) + panel * t.rows * kernel::kPanelColumns;
+  alignas(64) std::byte strip[kernel::panel_bytes(kernel::Family::kBf16, kernel::kRangeStep)];
+  const int64_t k = t.k;
+  kernel::DecodePanel decode{t.panel, 0, strip};
+  t.panel = strip;
+  t.prefetch = strip;
+  t.prefetch_bytes = 0;
+  for (; t.k_begin < k; t.k_begin += kernel::kRangeStep) {
+    decode.k_begin = t.k_begin;
+    decode.k = t.k = std::min(kernel::kRangeStep, k - t.k_begin);
+    t.accumulate = t.k_begin > 0;
+    decode_mx<Codes>(decode);
+    gemm_bf16.tile(t);
   }
 }
 
-/// Sums has kRowCount, start, add(column halves of a pair of k, activations) and store.
-template <class Codes, class Sums>
+/// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
+/// has kRowCount, start, add(column halves of a pair of k, activations) and store.
+template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t) {
-  constexpr int64_t kGroupBytes = mx_group_bytes<Codes>();
-  const PairDecoder<Codes> decoder;
-  const auto* group = static_cast<const uint8_t*>(t.panel);
+  constexpr int kPairs = Decoder<Codes>::kPairs;
+  constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
+  const int64_t stride = mx_panel_bytes<Codes>(t.k);
+  const Decoder<Codes> decoder;
+  const auto* codes = static_cast<const uint8_t*>(t.panel);
+  const uint8_t* const end = codes + stride;
   const auto* a = static_cast<const int32_t*>(t.a);
-  Sums sums;
-  sums.start(t, 0);
-  for (int64_t k = 0; k < t.k; k += kernel::kMxGroup, group += kGroupBytes) {
-    const int64_t pairs = t.k - k < kernel::kMxGroup ? (t.k - k + 1) / 2 : int64_t{kernel::kMxGroup} / 2;
-    if (all_values_normal<Codes>(group)) {
-      add_group<AddedScales>(decoder, group, pairs, a, sums);
-    } else {
-      add_group<MultipliedScales>(decoder, group, pairs, a, sums);
+  kernel::SpreadPrefetch<Level> prefetch(t, stride / kBytes * kernel::kPrefetchStride, 1);
+  __mmask32 special = 0;
+  Sums sums[kPanels];
+  for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
+  while (codes != end) {
+    ExponentScales<Codes> scales[kPanels];
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      scales[p].load(codes + p * stride);
+      special = _kor_mask32(special, not_normal<Codes>(codes + p * stride));
+    }
+    codes += kernel::kPanelColumns;
+#pragma GCC unroll 1
+    for (int pair = 0; pair < kernel::kMxGroup / 2; pair += kPairs) {
+      prefetch.step();
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        asm("" : "+r"(a));  // load activations again: there are no registers to keep them in
+        const auto first = decoder.load(codes + p * stride, 0), second = decoder.load(codes + p * stride, 1);
+#pragma GCC unroll 4
+        for (int i = 0; i < kPairs; ++i) {
+          sums[p].add(scales[p](decoder.pair(first, i, 0), 0), scales[p](decoder.pair(second, i, 1), 1),
+                      a + i * Sums::kRowCount);
+        }
+      }
+      codes += kBytes;
+      a += kPairs * Sums::kRowCount;
     }
   }
-  sums.store(t.c);
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) {
+    sums[p].store(static_cast<float*>(t.c) + p * Sums::kRowCount * kernel::kPanelColumns);
+  }
+  if (special == 0) return;
+  for (int p = 0; p < kPanels; ++p) multiply_by_strips<Codes>(t, p);
 }
 
-/// The functions for 1 .. kMaxRows rows.
-template <class Codes, template <int> class Sums, int kMaxRows>
+/// The functions for 1 .. kMaxRows rows, and for two panels up to kPairedRows rows.
+template <class Level, class Codes, template <int> class Sums, int kMaxRows, int kPairedRows>
 struct CodedTiles {
-  static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
+  static void run(const kernel::Tile& t) {
+    if (t.k % kernel::kMxGroup != 0) {
+      for (int p = 0; p < t.panels; ++p) multiply_by_strips<Codes>(t, p);
+      return;
+    }
+    (t.panels == 2 ? kPaired : kSingle)[static_cast<size_t>(t.rows - 1)](t);
+  }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_coded<Codes, Sums<static_cast<int>(kIndex) + 1>>...};
+  using Function = void (*)(const kernel::Tile&);
+  using Table = std::array<Function, kMaxRows>;
+  template <int kPanels, size_t... kIndex>
+  static constexpr Table table(std::index_sequence<kIndex...>) {
+    return {tile_coded<Level, Codes, Sums<static_cast<int>(kIndex) + 1>, kPanels>...};
   }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+  static constexpr Table kSingle = table<1>(std::make_index_sequence<kMaxRows>{});
+  static constexpr Table kPaired = table<2>(std::make_index_sequence<kPairedRows>{});
 };
 
 }  // namespace megamoe::isa_avx512_bf16

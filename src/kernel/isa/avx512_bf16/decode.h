@@ -49,11 +49,6 @@ struct E2M1Codes {
   static constexpr int kBits = 4, kLowest = -1, kHighest = 2;
 };
 
-/// Two k of 32 columns as dwords of bfloat16 pairs, marked as in code_magnitudes.
-struct MarkedPair {
-  __m512i columns[2];
-};
-
 /// What the look-ups read, in registers while a panel is decoded.
 struct alignas(64) ByteTables {
   uint8_t low[128], high[128];  ///< the two bytes of a value, by magnitude
@@ -75,17 +70,34 @@ struct alignas(64) ByteTables {
   }
 };
 
-/// Codes of a byte: two look-ups in 128 entries for the two bytes of a value.
+/// What a table holds instead of values: what the scale of a column is added to, or subtracted from. A
+/// decoder loads kPairs pairs of k of 32 columns at a time.
 template <class Codes>
-class PairDecoder {
+class Decoder;
+
+/// Codes of a byte: two look-ups in 128 entries for the two bytes of a value, marked as in code_magnitudes.
+template <class Codes>
+requires(Codes::kBits == 8) class Decoder<Codes> {
  public:
-  [[gnu::always_inline]] MarkedPair operator()(const uint8_t* codes) const {
+  static constexpr int kPairs = 1;
+  struct Loaded {
+    __m512i low, high;
+  };
+
+  [[gnu::always_inline]] Loaded load(const uint8_t* codes, int /*half*/) const {
     const __m512i code = _mm512_permutexvar_epi8(order_, _mm512_loadu_si512(codes));
     const __m512i low = _mm512_permutex2var_epi8(low_[0], code, low_[1]);
     const __m512i magnitude = _mm512_permutex2var_epi8(high_[0], code, high_[1]);
     const __m512i high =
         _mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
-    return {{_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)}};
+    return {low, high};
+  }
+  /// 16 columns of one pair, as dwords of bfloat16.
+  [[gnu::always_inline]] __m512i pair(const Loaded& from, int /*pair*/, int half) const {
+    return half == 0 ? _mm512_unpacklo_epi8(from.low, from.high) : _mm512_unpackhi_epi8(from.low, from.high);
+  }
+  [[gnu::always_inline]] static __m512i value(__m512i marked) {
+    return _mm512_andnot_si512(_mm512_set1_epi16(1), marked);
   }
 
  private:
@@ -95,63 +107,99 @@ class PairDecoder {
   __m512i order_ = _mm512_load_si512(kTables.order);
 };
 
-/// Nibbles: the even k in the low half. Each word looks its code up by its low bits; bit 4 is of the other
-/// code, so that the table stands twice.
+/// The largest scale under which a nibble's value is normal, as an exponent: values are raised by it in the
+/// table, so that every scale is a subtraction. One that stops at zero leaves zeros alone.
+inline constexpr int kRaised = 126;
+
+/// bfloat16 of every nibble, raised, without the sign of zero. Each word looks its code up by its low bits;
+/// bit 4 is of another code, so that the table stands twice.
 struct alignas(64) NibbleTable {
-  uint16_t values[32];
+  uint16_t values[32] = {};
+  uint8_t order[64] = {};  ///< exchanges bytes 1 and 2 of every dword
 
   static consteval NibbleTable make() {
-    NibbleTable table{};
+    NibbleTable table;
+    for (size_t i = 0; i < 64; ++i) {
+      table.order[i] = static_cast<uint8_t>(i % 4 == 1 ? i % 16 + 1 : i % 4 == 2 ? i % 16 - 1 : i % 16);
+    }
     for (size_t i = 0; i < 32; ++i) {
-      table.values[i] = static_cast<uint16_t>(E2M1Codes::kMagnitudes[i % 8] | (i / 8 % 2) << 15);
+      if (i % 8 == 0) continue;
+      const int magnitude = (E2M1Codes::kMagnitudes[i % 8] & ~1) + kRaised * 128;
+      table.values[i] = static_cast<uint16_t>(magnitude | static_cast<int>(i / 8 % 2) << 15);
     }
     return table;
   }
 };
 
-template <>
-class PairDecoder<E2M1Codes> {
- public:
-  [[gnu::always_inline]] MarkedPair operator()(const uint8_t* codes) const {
-    MarkedPair pair;
-    for (int half = 0; half < 2; ++half) {
-      const __m512i both =
-          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes) + half));
-      const __m512i index = _mm512_or_si512(both, _mm512_slli_epi32(both, 12));
-      pair.columns[half] = _mm512_permutexvar_epi16(index, table_);
-    }
-    return pair;
-  }
+// Not constexpr: g++ would put copies for the assembly below on the stack.
+inline constinit const NibbleTable kNibbles = NibbleTable::make();
 
- private:
-  static constexpr NibbleTable kTable = NibbleTable::make();
-  __m512i table_ = _mm512_load_si512(kTable.values);
+template <>
+class Decoder<E2M1Codes> {
+ public:
+  static constexpr int kPairs = 4;
+  using Loaded = __m512i;
+
+  [[gnu::always_inline]] Loaded load(const uint8_t* codes, int half) const {
+    __m512i words = _mm512_loadu_si512(codes + 64 * half);
+    // Tables from memory: tall tiles need the registers.
+    asm("vpshufb %1, %0, %0" : "+v"(words) : "m"(kNibbles.order));
+    return words;
+  }
+  /// With bytes 1 and 2 of a dword exchanged, the nibbles of its words are k 0, 4, 2, 6 and 1, 5, 3, 7.
+  [[gnu::always_inline]] __m512i pair(Loaded from, int pair, int /*half*/) const {
+    const int shift = pair % 2 * 8 + pair / 2 * 4;
+    __m512i entries = _mm512_srli_epi32(from, static_cast<unsigned>(shift));
+    asm("vpermw %1, %0, %0" : "+v"(entries) : "m"(kNibbles.values));
+    return entries;
+  }
+  [[gnu::always_inline]] static __m512i value(__m512i raised) {
+    return _mm512_subs_epu16(raised, _mm512_set1_epi16(kRaised * 128));
+  }
 };
 
-/// The scales of one group of k, added to the exponents. Exact while no value leaves the normal range.
-struct AddedScales {
-  __m512i add[2];
+/// A constant that is made again for every group: between groups there is no register to keep it in.
+[[gnu::always_inline]] inline int made_for(const uint8_t* group, int constant) {
+  asm("" : "+r"(constant) : "r"(group));
+  return constant;
+}
 
-  explicit AddedScales(const uint8_t* scales) {
+/// The scales of one group of k, added to the exponents. Exact while no value leaves the normal range.
+template <class Codes>
+struct ExponentScales {
+  __m512i change[2];
+
+  [[gnu::always_inline]] void load(const uint8_t* scales) {
     for (int half = 0; half < 2; ++half) {
       const __m512i byte =
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
-      // (byte - 127) * 128, minus the mark, in both words.
-      const __m512i word = _mm512_sub_epi32(_mm512_slli_epi32(byte, 7), _mm512_set1_epi32(127 * 128 + 1));
-      add[half] = _mm512_mask_blend_epi16(0xaaaaaaaau, word, _mm512_slli_epi32(word, 16));
+      __m512i word;
+      if constexpr (Codes::kBits == 8) {  // (byte - 127) * 128, minus the mark
+        word =
+            _mm512_sub_epi32(_mm512_slli_epi32(byte, 7), _mm512_set1_epi32(made_for(scales, 127 * 128 + 1)));
+      } else {  // what is left of raising by kRaised
+        word = _mm512_sub_epi32(_mm512_set1_epi32(made_for(scales, (127 + kRaised) * 128)),
+                                _mm512_slli_epi32(byte, 7));
+      }
+      change[half] = _mm512_mask_blend_epi16(0xaaaaaaaau, word, _mm512_slli_epi32(word, 16));
     }
   }
-  [[gnu::always_inline]] __m512i operator()(__m512i marked, int half) const {
-    const __mmask32 finite = _mm512_test_epi16_mask(marked, _mm512_set1_epi16(1));
-    return _mm512_mask_add_epi16(marked, finite, marked, add[half]);
+  [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    if constexpr (Codes::kBits == 8) {
+      const __mmask32 finite = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1));
+      return _mm512_mask_add_epi16(entry, finite, entry, change[half]);
+    } else {
+      return _mm512_subs_epu16(entry, change[half]);
+    }
   }
 };
 
 /// Any scales: values times scales in float.
+template <class Codes>
 struct MultipliedScales {
   __m512 scale[2];
 
-  explicit MultipliedScales(const uint8_t* scales) {
+  void load(const uint8_t* scales) {
     for (int half = 0; half < 2; ++half) {
       const __m512i byte =
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
@@ -163,8 +211,8 @@ struct MultipliedScales {
       scale[half] = _mm512_castsi512_ps(bits);
     }
   }
-  [[gnu::always_inline]] __m512i operator()(__m512i marked, int half) const {
-    const __m512i pair = _mm512_andnot_si512(_mm512_set1_epi16(1), marked);
+  [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    const __m512i pair = Decoder<Codes>::value(entry);
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     const __m512 even = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), scale[half]);
     const __m512 odd = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pair, upper)), scale[half]);
@@ -180,43 +228,60 @@ constexpr int64_t mx_group_bytes() {
   return kernel::kPanelColumns * (1 + kernel::kMxGroup * Codes::kBits / 8);
 }
 
-/// Whether every value of a group is a normal bfloat16 under its scales.
 template <class Codes>
-[[gnu::always_inline]] inline bool all_values_normal(const uint8_t* group) {
-  constexpr int kFirst = 1 - Codes::kLowest, kLast = 254 - Codes::kHighest;
-  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
-  return _mm256_cmpgt_epu8_mask(_mm256_sub_epi8(bytes, _mm256_set1_epi8(kFirst)),
-                                _mm256_set1_epi8(static_cast<char>(kLast - kFirst))) == 0;
+constexpr int64_t mx_panel_bytes(int64_t k) {
+  return kernel::groups_of(k, kernel::kMxGroup) * mx_group_bytes<Codes>();
 }
 
-template <class Codes, class Scales>
-[[gnu::always_inline]] inline void decode_group(const PairDecoder<Codes>& decoder, const uint8_t* group,
-                                                int64_t pairs, std::byte* strip) {
-  constexpr int kPairBytes = 2 * kernel::kPanelColumns * Codes::kBits / 8;
-  const Scales scales(group);
+/// Columns of a group in which a code can stand for something else than a normal bfloat16 under its scale.
+template <class Codes>
+[[gnu::always_inline]] inline __mmask32 not_normal(const uint8_t* group) {
+  constexpr int kFirst = 1 - Codes::kLowest, kLast = 254 - Codes::kHighest;
+  const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
+  return _mm256_cmpgt_epu8_mask(
+      _mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(made_for(group, kFirst)))),
+      _mm256_set1_epi8(static_cast<char>(made_for(group, kLast - kFirst))));
+}
+
+/// Calls pair(first 16 columns, the others) for every pair of k of a group.
+template <template <class> class Scales, class Codes, class Pair>
+[[gnu::always_inline]] inline void for_each_pair(const Decoder<Codes>& decoder, const uint8_t* group,
+                                                 int64_t pairs, Pair pair) {
+  constexpr int kPairs = Decoder<Codes>::kPairs;
+  constexpr int kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
+  Scales<Codes> scales;
+  scales.load(group);
   const uint8_t* codes = group + kernel::kPanelColumns;
-  for (int64_t pair = 0; pair < pairs; ++pair, codes += kPairBytes, strip += 2 * sizeof(__m512i)) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T1);
-    const MarkedPair marked = decoder(codes);
-    _mm512_store_si512(strip, scales(marked.columns[0], 0));
-    _mm512_store_si512(strip + sizeof(__m512i), scales(marked.columns[1], 1));
+  for (; pairs > 0; pairs -= kPairs, codes += kBytes) {
+    for (int line = 0; line < kBytes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + line), _MM_HINT_T1);
+    }
+    const auto first = decoder.load(codes, 0), second = decoder.load(codes, 1);
+#pragma GCC unroll 4
+    for (int i = 0; i < kPairs; ++i) {
+      if (i < pairs) pair(scales(decoder.pair(first, i, 0), 0), scales(decoder.pair(second, i, 1), 1));
+    }
   }
 }
 
 template <class Codes>
 void decode_mx(const kernel::DecodePanel& d) {
-  constexpr int64_t kGroupBytes = mx_group_bytes<Codes>();
-  const PairDecoder<Codes> decoder;
-  const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kernel::kMxGroup * kGroupBytes;
+  const Decoder<Codes> decoder;
+  const auto* group =
+      static_cast<const uint8_t*>(d.stored) + d.k_begin / kernel::kMxGroup * mx_group_bytes<Codes>();
   auto* strip = static_cast<std::byte*>(d.strip);
-  for (int64_t k = 0; k < d.k; k += kernel::kMxGroup, group += kGroupBytes) {
-    const int64_t pairs = d.k - k < kernel::kMxGroup ? (d.k - k + 1) / 2 : int64_t{kernel::kMxGroup} / 2;
-    if (all_values_normal<Codes>(group)) {
-      decode_group<Codes, AddedScales>(decoder, group, pairs, strip);
+  const auto store = [&](__m512i first, __m512i second) __attribute__((always_inline)) {
+    _mm512_store_si512(strip, first);
+    _mm512_store_si512(strip + 64, second);
+    strip += 2 * 64;
+  };
+  for (int64_t k = d.k; k > 0; k -= kernel::kMxGroup, group += mx_group_bytes<Codes>()) {
+    const int64_t pairs = k < kernel::kMxGroup ? (k + 1) / 2 : int64_t{kernel::kMxGroup} / 2;
+    if (not_normal<Codes>(group) == 0) {
+      for_each_pair<ExponentScales>(decoder, group, pairs, store);
     } else {
-      decode_group<Codes, MultipliedScales>(decoder, group, pairs, strip);
+      for_each_pair<MultipliedScales>(decoder, group, pairs, store);
     }
-    strip += pairs * 2 * static_cast<int64_t>(sizeof(__m512i));
   }
 }
 

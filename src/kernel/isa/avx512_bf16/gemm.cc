@@ -15,7 +15,8 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 12;
-constexpr int kCodedRows = 6;  // more do not leave registers for the tables
+constexpr int kPairedRows = 4;
+constexpr int kByteRows = 6;  // straight from codes of a byte: more do not leave registers for the tables
 
 /// One line of assembly: with the intrinsic, g++ 12 at -O3 keeps the accumulators on the stack.
 [[gnu::always_inline]] inline void dot(__m512& sum, __m512i a, __m512i b) {
@@ -72,10 +73,11 @@ constinit const kernel::Gemm gemm_bf16 = {
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
-    .coded_rows = kCodedRows,
-    .coded_tile = {nullptr, CodedTiles<E4M3Codes, Bf16Sums, kCodedRows>::run,
-                   CodedTiles<E5M2Codes, Bf16Sums, kCodedRows>::run,
-                   CodedTiles<E2M1Codes, Bf16Sums, kCodedRows>::run},
+    .coded_rows = {0, kByteRows, kByteRows, kMaxRows},
+    .paired_rows = {0, kPairedRows, kPairedRows, kPairedRows},
+    .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kByteRows, kPairedRows>::run,
+                   CodedTiles<Level, E5M2Codes, Bf16Sums, kByteRows, kPairedRows>::run,
+                   CodedTiles<Level, E2M1Codes, Bf16Sums, kMaxRows, kPairedRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -1,33 +1,79 @@
-// int4 codes to strips of s8: the values of kernel/decode.h at the speed of memory.
+// int4 codes as s8, the values of kernel/decode.h at the speed of memory: to strips, or straight into the
+// product of a few rows.
 #pragma once
 
 #include <immintrin.h>
 
+#include <array>
+#include <utility>
+
 #include "kernel/contract.h"
+#include "kernel/k_loop.h"
 
 namespace megamoe::isa_avx512_vnni {
 
-/// Words of four nibbles, one word per column, to dwords of four signed bytes.
-inline void decode_int4(const kernel::DecodePanel& d) {
-  constexpr int kAhead = 4096;  // the panel is read once, as one stream
-  const auto* stored = static_cast<const uint16_t*>(d.stored) + d.k_begin / 4 * kernel::kPanelColumns;
-  auto* strip = static_cast<uint32_t*>(d.strip);
-  const int64_t dwords = (d.k + 3) / 4 * kernel::kPanelColumns;
+/// Calls row(first 16 columns, the others) for every dword row of the strip that `k` nibbles from `stored` on
+/// stand for, and ahead(codes) before every 128 bytes of them.
+template <class Ahead, class Row>
+[[gnu::always_inline]] inline void for_each_int4_row(const void* stored, int64_t k, Ahead ahead, Row row) {
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
-  for (int64_t i = 0; i < dwords; i += kernel::kPanelColumns) {
-    _mm_prefetch(reinterpret_cast<const char*>(stored + i) + kAhead, _MM_HINT_T1);
-    for (int half = 0; half < 2; ++half) {
-      const __m512i word =
-          _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(stored + i) + half));
-      // Spread to bytes, then to nibbles: (x | x << bits) & mask.
-      const __m512i two =
-          _mm512_ternarylogic_epi32(word, _mm512_slli_epi32(word, 8), _mm512_set1_epi32(0x00ff00ff), 0xa8);
-      const __m512i four =
-          _mm512_ternarylogic_epi32(two, _mm512_slli_epi32(two, 4), _mm512_set1_epi32(0x0f0f0f0f), 0xa8);
-      _mm512_store_si512(strip + i + 16 * half, _mm512_shuffle_epi8(values, four));
-    }
+  const __m512i nibble = _mm512_set1_epi8(15);
+  const auto* codes = static_cast<const std::byte*>(stored);
+  int64_t rows = (k + 3) / 4;
+  for (; rows > 0; rows -= 2, codes += 2 * 64) {
+    const __m512i both0 = _mm512_loadu_si512(codes), both1 = _mm512_loadu_si512(codes + 64);
+    ahead(codes);
+    row(_mm512_shuffle_epi8(values, _mm512_and_si512(both0, nibble)),
+        _mm512_shuffle_epi8(values, _mm512_and_si512(both1, nibble)));
+    if (rows == 1) break;
+    row(_mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(both0, 4), nibble)),
+        _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(both1, 4), nibble)));
   }
 }
+
+inline void decode_int4(const kernel::DecodePanel& d) {
+  constexpr int kAhead = 4096;  // a panel is read once, as one stream
+  auto* strip = static_cast<std::byte*>(d.strip);
+  const auto ahead = [](const std::byte* codes) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64), _MM_HINT_T1);
+  };
+  for_each_int4_row(static_cast<const std::byte*>(d.stored) + d.k_begin / 8 * kernel::kPanelColumns * 4, d.k,
+                    ahead, [&](__m512i first, __m512i second) {
+                      _mm512_store_si512(strip, first);
+                      _mm512_store_si512(strip + 64, second);
+                      strip += 2 * 64;
+                    });
+}
+
+/// Sums has kRowCount, start, add(column halves of four k, activations) and store.
+template <class Level, class Sums>
+void tile_int4(const kernel::Tile& t) {
+  const auto* a = static_cast<const int32_t*>(t.a);
+  kernel::SpreadPrefetch<Level> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride, 1);
+  Sums sums;
+  sums.start(t, 0);
+  for_each_int4_row(
+      t.panel, t.k, [&](const std::byte*) { prefetch.step(); },
+      [&](__m512i first, __m512i second) __attribute__((always_inline)) {
+        sums.add(first, second, a);
+        a += Sums::kRowCount;
+      });
+  sums.store(t.c);
+}
+
+/// The functions for 1 .. kMaxRows rows.
+template <class Level, template <int> class Sums, int kMaxRows>
+struct Int4Tiles {
+  static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
+
+ private:
+  template <size_t... kIndex>
+  static constexpr auto table(std::index_sequence<kIndex...>) {
+    return std::array{tile_int4<Level, Sums<static_cast<int>(kIndex) + 1>>...};
+  }
+  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+};
 
 }  // namespace megamoe::isa_avx512_vnni

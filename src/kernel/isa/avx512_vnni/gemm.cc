@@ -26,6 +26,7 @@ struct S8Sums {
   using Operand = int32_t;
   static constexpr int kColumns = kPanelColumns;
   static constexpr int kOperands = 1;
+  static constexpr int kRowCount = kRows;
   __m512i c[kRows][2];
 
   [[gnu::always_inline]] void start(const kernel::Tile& t, int) {
@@ -47,7 +48,9 @@ struct S8Sums {
     }
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
-    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
+    add(_mm512_load_si512(weights), _mm512_load_si512(weights + 16), a);
+  }
+  [[gnu::always_inline]] void add(__m512i w0, __m512i w1, const Operand* a) {
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const __m512i x = _mm512_set1_epi32(a[r]);
@@ -75,6 +78,8 @@ constinit const kernel::Gemm gemm_s8 = {
     .pack_rows = kernel::PackS8AsU8<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
     .decode = {nullptr, nullptr, nullptr, nullptr, decode_int4},
+    .coded_rows = {0, 0, 0, 0, kMaxRows},
+    .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512_vnni
