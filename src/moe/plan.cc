@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/fp_env.h"
 #include "moe/agreement.h"
 #include "moe/quantities.h"
 #include "pack/packed_weights.h"
@@ -217,6 +218,7 @@ Result<std::unique_ptr<MegaMoe>> MegaMoe::create(std::shared_ptr<SymmBuffer> buf
 }
 
 Status MegaMoe::run(const CallArgs& args) {
+  const base::DefaultFpEnv fp_env;
   return impl_->run(args);
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import megamoe
 from layers import BF16
@@ -47,7 +48,7 @@ class Smallest:
             self.weights = dict(l1_weights=[np.zeros((hidden, 2 * inter), BF16)])
             self.weights |= dict(l2_weights=[np.zeros((inter, hidden), BF16)])
             return
-        self.settings |= dict(dispatch_quant_mode=4, dispatch_quant_out_dtype="float8_e4m3fn")
+        self.settings |= dict(dispatch_quant_mode=4, dispatch_quant_out_dtype=torch.float8_e4m3fn)
         codes = ml_dtypes.float8_e4m3fn
         self.weights = dict(
             l1_weights=np.zeros((local, 2 * inter, hidden), codes),
@@ -113,6 +114,7 @@ INTEGERS = (
 )
 A_TYPE = "expected a torch or NumPy type, a name or an operator number"
 NO_NAME = "mega_moe() got an unexpected keyword argument 'activation_out_dtype'"
+GLOBAL_BS = "expected 0, or a multiple of 2 (ep_world_size) from 4 (tokens of x times ep_world_size) on"
 # parameter, kind, function, changed arguments, exception (None = accepted), its whole text
 CASES = [
     *(wrong_type(name, BUFFER, "4", f"{name} = '4': expected an integer") for name in INTEGERS),
@@ -147,8 +149,12 @@ CASES = [
     left_out("context", V1),
     ("activation_out_dtype", "superfluous", CALL, {"activation_out_dtype": None}, TypeError, NO_NAME),
     ("global_bs", "smallest", V1, {"global_bs": 0}, None, ""),
-    ("global_bs", "largest", V1, {"global_bs": 2 * MOST_TOKENS}, None, ""),
-    ("global_bs", "outside", V1, {"global_bs": -2}, ValueError, "global_bs = -2: expected 0 or 16, the most tokens of all ranks of context"),
+    ("global_bs", "smallest", V1, {"global_bs": 2 * TOKENS}, None, ""),
+    ("global_bs", "largest", V1, {"global_bs": 1 << 62}, None, ""),
+    *(
+        ("global_bs", "outside", V1, {"global_bs": value}, ValueError, f"global_bs = {value}: {GLOBAL_BS}")
+        for value in (-2, 2, 5)
+    ),
 ]
 
 
