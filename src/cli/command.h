@@ -40,6 +40,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
 void add_diff(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_ceilings(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
+void add_cliffs(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 

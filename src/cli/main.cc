@@ -8,8 +8,8 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr AddCommand kCommands[] = {add_info, add_limits, add_plan,     add_run,  add_check,
-                                    add_diff, add_bench,  add_ceilings, add_tune, add_vectors};
+constexpr AddCommand kCommands[] = {add_info,  add_limits,   add_plan,   add_run,  add_check,  add_diff,
+                                    add_bench, add_ceilings, add_cliffs, add_tune, add_vectors};
 constexpr int kMostRanks = 256;
 constexpr int kMostThreads = 4096;
 

@@ -9,12 +9,6 @@
 namespace megamoe::cli {
 namespace {
 
-double now() {
-  timespec t = {};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
 double median_of(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -29,14 +23,6 @@ std::vector<double> log_ratios(const Pairs& pairs) {
   }
   return logs;
 }
-
-// Where the times of all ranks lie: [batch][candidate][repeat][0 candidate, 1 defaults][rank][begin, end].
-struct Times {
-  int64_t candidates, repeats, ranks;
-  int64_t at(int64_t batch, int64_t candidate, int64_t repeat, int64_t which, int64_t rank) const {
-    return ((((batch * candidates + candidate) * repeats + repeat) * 2 + which) * ranks + rank) * 2;
-  }
-};
 
 moe::TuningKey key_of(const SymmBuffer& buffer, const std::string& scenario) {
   const BufferConfig& config = buffer.config();
@@ -62,6 +48,38 @@ Result<std::vector<std::unique_ptr<MegaMoe>>> make_ops(const std::shared_ptr<Sym
 }
 
 }  // namespace
+
+Result<PairTimes> PairTimes::make(int64_t pairs, int64_t repeats, int ranks) {
+  auto times = SharedArray<double>::make(pairs * repeats * 2 * ranks * 2);
+  if (!times) return times.status();
+  PairTimes made;
+  made.times_ = std::move(*times);
+  made.repeats_ = repeats;
+  made.ranks_ = ranks;
+  return made;
+}
+
+Pairs PairTimes::collect(int64_t pair) const {
+  Pairs pairs;
+  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+    for (int64_t which = 0; which < 2; ++which) {
+      const double* const time = at(pair, repeat, which, 0);
+      double first = time[0], last = time[1];
+      for (int64_t rank = 1; rank < ranks_; ++rank) {
+        first = std::min(first, time[2 * rank]);
+        last = std::max(last, time[2 * rank + 1]);
+      }
+      (which == 0 ? pairs.candidate : pairs.fallback).push_back(last - first);
+    }
+  }
+  return pairs;
+}
+
+double PairTimes::now() {
+  timespec t = {};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
 
 double Pairs::median() const {
   return median_of(candidate);
@@ -112,8 +130,8 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
   BufferOptions options;
   options.threads = common.threads;
   options.isa = common.isa;
-  const Times where{static_cast<int64_t>(candidates.size()), repeats, common.ranks};
-  auto times = SharedArray<double>::make(where.at(static_cast<int64_t>(job.batches.size()), 0, 0, 0, 0));
+  const auto each = static_cast<int64_t>(candidates.size());
+  auto times = PairTimes::make(static_cast<int64_t>(job.batches.size()) * each, repeats, common.ranks);
   if (!times) return times.status();
   auto facts = SharedArray<int64_t>::make(2);  // level and threads of rank 0
   if (!facts) return facts.status();
@@ -140,8 +158,8 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
         return rank_args(**buffer, batch, turn, y.data(), counts.data());
       };
       MEGAMOE_RETURN_IF_ERROR((*defaults)->run(args(0)));
-      for (int64_t i = 0; i < repeats * where.candidates; ++i) {
-        const int64_t candidate = i % where.candidates, repeat = i / where.candidates;
+      for (int64_t i = 0; i < repeats * each; ++i) {
+        const int64_t candidate = i % each, repeat = i / each;
         for (int64_t turn = 0; turn < 2; ++turn) {
           // Which of a pair comes first changes from one repetition to the next. Every call takes another
           // routing, or the second one would find its weights in the cache.
@@ -149,10 +167,10 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
           MegaMoe& op = which == 0 ? *(*ops)[static_cast<size_t>(candidate)] : **defaults;
           const CallArgs call = args(2 * i + turn);
           double* const time =
-              times->data() + where.at(static_cast<int64_t>(b), candidate, repeat, which, group.rank());
-          time[0] = now();
+              times->at(static_cast<int64_t>(b) * each + candidate, repeat, which, group.rank());
+          time[0] = PairTimes::now();
           MEGAMOE_RETURN_IF_ERROR(op.run(call));
-          time[1] = now();
+          time[1] = PairTimes::now();
         }
       }
     }
@@ -169,21 +187,10 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
              config.num_topk,
              common.ranks,
              (*facts)[1]};
-  for (int64_t c = 0; c < where.candidates; ++c) {
+  for (int64_t c = 0; c < each; ++c) {
     Measured& measured = run.measured.emplace_back();
     for (size_t b = 0; b < job.batches.size(); ++b) {
-      Pairs& pairs = measured.emplace_back();
-      for (int64_t i = 0; i < repeats; ++i) {
-        for (int64_t which = 0; which < 2; ++which) {
-          const double* const time = times->data() + where.at(static_cast<int64_t>(b), c, i, which, 0);
-          double first = time[0], last = time[1];
-          for (int64_t r = 1; r < where.ranks; ++r) {
-            first = std::min(first, time[2 * r]);
-            last = std::max(last, time[2 * r + 1]);
-          }
-          (which == 0 ? pairs.candidate : pairs.fallback).push_back(last - first);
-        }
-      }
+      measured.push_back(times->collect(static_cast<int64_t>(b) * each + c));
     }
   }
   return run;

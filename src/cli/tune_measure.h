@@ -23,6 +23,24 @@ struct Pairs {
   double noise() const;            ///< three standard errors of the logarithm of that median
 };
 
+/// Times of pairs of calls on all ranks, in memory that processes share.
+class PairTimes {
+ public:
+  static Result<PairTimes> make(int64_t pairs, int64_t repeats, int ranks);
+  /// Begin and end of a call on a rank; `which` is 0 for the candidate and 1 for the defaults.
+  double* at(int64_t pair, int64_t repeat, int64_t which, int64_t rank) const {
+    return times_.data() + (((pair * repeats_ + repeat) * 2 + which) * ranks_ + rank) * 2;
+  }
+  /// First rank in to last rank out, for each repetition.
+  Pairs collect(int64_t pair) const;
+  /// Seconds of a clock that all ranks share.
+  static double now();
+
+ private:
+  SharedArray<double> times_;
+  int64_t repeats_ = 0, ranks_ = 0;
+};
+
 /// Pairs of one candidate, by batch.
 using Measured = std::vector<Pairs>;
 

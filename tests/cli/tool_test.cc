@@ -126,6 +126,24 @@ TEST(Tool, BenchesEveryRoutingOfAList) {
       contains(run("bench --shape 8x8x4x2 --routing uniform,").error, "--routing = : expected uniform"));
 }
 
+TEST(Tool, CliffsComparesNeighbours) {
+  const json rows =
+      run_json("cliffs --shape 64x32x8x2 --scenario A16W16,A8W4-INT --last 3 --repeat 2 --threads 1");
+  // For each scenario and routing three steps and the subnormal tokens; then five batches against dense.
+  ASSERT_EQ(rows.size(), 2u * (3 * 4 + 5));
+  for (const json& row : rows) EXPECT_GT(row["speed"].get<double>(), 0) << row;
+  EXPECT_EQ(rows[2]["what"], "one more token, uniform");
+  EXPECT_EQ(rows[2]["tokens"], 3);
+  EXPECT_EQ(rows[3]["what"], "subnormal tokens, uniform");
+  EXPECT_EQ(rows[12]["what"], "all to the same experts, against dense");
+  // People see the worst of each kind.
+  const Outcome text = run("cliffs --shape 64x32x8x2 --last 3 --repeat 2 --threads 1 --routing one");
+  EXPECT_EQ(text.code, 0);
+  size_t lines = 0;
+  for (size_t at = 0; (at = text.out.find("A16W16", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, 3u) << text.out;
+}
+
 TEST(Tool, CeilingsOfThisMachine) {
   const json ceilings = run_json("ceilings --threads 1");
   ASSERT_GE(ceilings["rows"].size(), 2u);
