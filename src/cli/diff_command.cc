@@ -22,7 +22,8 @@ struct DiffOptions {
 struct StageResult {
   int stage = 0;
   int64_t elements = 0, differing = 0, most_ulps = 0;
-  int rank = -1;  ///< of the first difference
+  int64_t nans = 0;  ///< elements that are NaN on one side only
+  int rank = -1;     ///< of the first difference
   ElementDifference first;
   std::string shapes;  ///< where the ranks' tensors have different shapes: why there is no element
 };
@@ -74,6 +75,7 @@ Result<bool> add_rank(const DiffOptions& options, const checkpoint::SafeTensors&
   result.elements += difference.elements;
   result.differing += difference.differing;
   result.most_ulps = std::max(result.most_ulps, difference.most_ulps);
+  result.nans += difference.nans;
   if (difference.first && result.rank < 0) {
     result.rank = rank;
     result.first = std::move(*difference.first);
@@ -122,7 +124,8 @@ void print(const ScenarioResult& result, const ScenarioDump& a) {
   Table table({"stage", "elements", "differ", "most ulps", "verdict"});
   for (const StageResult& stage : result.stages) {
     table.add({stage_name(stage.stage), std::to_string(stage.elements), std::to_string(stage.differing),
-               std::to_string(stage.most_ulps), stage.rank < 0 ? "same" : "DIFFERS"});
+               stage.nans > 0 ? "NaN" : std::to_string(stage.most_ulps),
+               stage.rank < 0 ? "same" : "DIFFERS"});
   }
   table.print();
   const StageResult* first = result.first();
@@ -142,10 +145,12 @@ void print(const ScenarioResult& result, const ScenarioDump& a) {
 nlohmann::ordered_json to_json(const ScenarioResult& result) {
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
   for (const StageResult& stage : result.stages) {
-    stages.push_back({{"stage", stage_name(stage.stage)},
-                      {"elements", stage.elements},
-                      {"differing", stage.differing},
-                      {"most_ulps", stage.most_ulps}});
+    stages.push_back(
+        {{"stage", stage_name(stage.stage)},
+         {"elements", stage.elements},
+         {"differing", stage.differing},
+         {"most_ulps", stage.nans > 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(stage.most_ulps)},
+         {"nans", stage.nans}});
   }
   nlohmann::ordered_json json = {{"scenario", result.scenario}, {"stages", std::move(stages)}};
   const StageResult* first = result.first();

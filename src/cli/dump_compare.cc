@@ -66,7 +66,11 @@ TensorDifference compare_tensors(const TensorView& a, const TensorView& b, std::
     const int64_t apart = std::abs(type.position(left) - type.position(right));
     if (!nan && ulps && apart <= *ulps) continue;
     ++result.differing;
-    if (!nan) result.most_ulps = std::max(result.most_ulps, apart);
+    if (nan) {
+      ++result.nans;
+    } else {
+      result.most_ulps = std::max(result.most_ulps, apart);
+    }
     if (result.first) continue;
     result.first = {i / columns, i % columns, type.text(left), type.text(right), {}};
     if (!nan) result.first->ulps = apart;

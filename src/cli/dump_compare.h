@@ -20,7 +20,8 @@ struct ElementDifference {
 struct TensorDifference {
   int64_t elements = 0;
   int64_t differing = 0;
-  int64_t most_ulps = 0;  ///< of the differing elements
+  int64_t most_ulps = 0;  ///< of the differing elements that are numbers on both sides
+  int64_t nans = 0;       ///< differing elements that are NaN on one side
   std::optional<ElementDifference> first;
 };
 

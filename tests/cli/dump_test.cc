@@ -172,6 +172,24 @@ TEST(Diff, SaysWhatItFoundAndForgivesOnRequest) {
   EXPECT_EQ(run("diff " + a + " " + b + " --ulps 0").code, 1);
 }
 
+TEST(Diff, ANumberAgainstNanIsNotZeroApart) {
+  const Scratch scratch;
+  run_json(std::string("check --shape 64x32x6x2 --tokens 5 --scenario A16W16 --dump ") + scratch.file("d"));
+  const std::string a = scratch.file("d/fast"), b = scratch.file("b");
+  std::filesystem::copy(a, b, std::filesystem::copy_options::recursive);
+  Tensors file(b + "/A16W16/rank0.safetensors");
+  auto* const y = static_cast<uint16_t*>(const_cast<void*>(file.view("y").data));
+  y[70] = 0x7fc0;
+  file.write();
+  const Outcome outcome = run("diff " + a + " " + b);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.out, "and nan, ulps apart: NaN.")) << outcome.out;
+  for (const json& stage : run_json("diff " + a + " " + b, 1)[0]["stages"]) {
+    EXPECT_EQ(stage["most_ulps"].is_null(), stage["stage"] == "y") << stage;
+    EXPECT_EQ(stage["nans"], stage["stage"] == "y" ? 1 : 0) << stage;
+  }
+}
+
 TEST(Diff, DumpsThatDoNotBelongTogether) {
   const Scratch scratch;
   const std::string check = "check --shape 64x32x6x2 --scenario A16W16 --tokens ";

@@ -107,6 +107,8 @@ TEST(DumpCompare, CountsRepresentableNumbers) {
   EXPECT_FALSE(bits(DType::kFloat8E4M3, {0x38}, {0x3a}, 2).first);
   EXPECT_TRUE(bits(DType::kFloat8E4M3, {0x38}, {0x3a}, 1).first);
   EXPECT_TRUE(bits(DType::kFloat8E4M3, {0x38}, {0x7f}, 1000).first) << "NaN is near nothing";
+  EXPECT_EQ(bits(DType::kFloat8E4M3, {0x38, 0x01}, {0x7f, 0x02}).nans, 1);
+  EXPECT_EQ(bits(DType::kFloat8E4M3, {0x38, 0x01}, {0x39, 0x02}).nans, 0);
   const TensorDifference difference = bits(DType::kFloat4E2M1, {0x00, 0x10}, {0x00, 0x30});
   EXPECT_EQ(difference.elements, 4);
   EXPECT_EQ(difference.differing, 1);
