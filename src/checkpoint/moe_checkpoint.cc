@@ -77,6 +77,15 @@ Status agree_on_orientation(const std::string& down, LinearWeights& weight1, Lin
   return wrong_shape(down, t, shape_text({t.shape[0], t.shape[2], t.shape[1]}) + " like the gate_up tensor");
 }
 
+/// Models have biases on both linear layers or on none: one alone is what a damaged file has.
+Status agree_on_biases(const std::string& gate, const std::string& down, bool stacked,
+                       const LinearWeights& weight1, const LinearWeights& weight2) {
+  if (weight1.bias.empty() == weight2.bias.empty()) return Status::ok();
+  return Status(Code::kInvalidArgument, "tensor '" + (weight1.bias.empty() ? gate : down) +
+                                            (stacked ? "_bias" : ".bias") +
+                                            "' is missing: expected biases on both layers or on none");
+}
+
 /// An expert of `count` times the width as `count` experts, whose results add up to its own.
 Status split_shared(const std::string& name, int64_t count, int64_t width, LinearWeights& weight1,
                     LinearWeights& weight2) {
@@ -164,10 +173,11 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
     if (scheme.up != nullptr) names1.up.push_back(place.name(scheme.up, index, e));
     names2.first.push_back(place.name(scheme.down, index, e));
   }
-  const std::string down = names2.first[0];
+  const std::string gate = names1.first[0], down = names2.first[0];
   const int64_t outputs = scheme.up == nullptr ? 2 * width : width;
   MEGAMOE_RETURN_IF_ERROR(read(std::move(names1), {experts, outputs, hidden}, layer.weight1));
   MEGAMOE_RETURN_IF_ERROR(read(std::move(names2), {experts, hidden, width}, layer.weight2));
+  MEGAMOE_RETURN_IF_ERROR(agree_on_biases(gate, down, is_stacked(scheme), layer.weight1, layer.weight2));
   layer.weight1.interleave = scheme.interleave;
   if (is_stacked(scheme)) MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(down, layer.weight1, layer.weight2));
 

@@ -155,6 +155,9 @@ class Reader {
     std::transform(out.version.begin(), out.version.end(), out.version.begin(),
                    [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
     out.plus_one = out.method == "gptq" && text("checkpoint_format") != "gptq_v2";
+    const Json ordered = given.value("desc_act", Json(false));
+    if (!ordered.is_boolean()) return wrong("quantization_config.desc_act", ordered, "true or false");
+    out.ordered = ordered.get<bool>();
     const struct {
       int64_t* field;
       const char *key, *other;

@@ -22,6 +22,7 @@ struct StoredQuantisation {
   int64_t bits = 0;       ///< 0 = not said
   int64_t group = 0;      ///< k that share a scale; -1 = all, 0 = not said
   bool plus_one = false;  ///< zero points are stored less 1
+  bool ordered = false;   ///< groups follow an order of activations, which the tensors g_idx must tell
   std::string version;    ///< of AWQ: "gemm", ...
 };
 

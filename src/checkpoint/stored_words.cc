@@ -107,10 +107,12 @@ Result<TensorView> typed(const TensorSet& tensors, const std::string& name, DTyp
 
 /// With activation order the channels of a group do not lie side by side, and every matrix has an order of
 /// its own.
-Status check_order(const TensorSet& tensors, const std::string& name, int64_t k, int64_t group) {
-  if (!tensors.has(name)) return Status::ok();
+Status check_order(const TensorSet& tensors, const std::string& name, int64_t k,
+                   const StoredQuantisation& quantisation) {
+  if (!quantisation.ordered && !tensors.has(name)) return Status::ok();
   auto order = typed(tensors, name, DType::kInt32, {k});
   if (!order) return order.status();
+  const int64_t group = quantisation.group;
   for (int64_t i = 0; i < k; ++i) {
     const int32_t got = static_cast<const int32_t*>(order->data)[i];
     if (got == i / group) continue;
@@ -141,8 +143,7 @@ Result<Matrix> find_matrix(const StoredLinear& from, const Method& method, const
                   "tensor '" + scale_name + "' has type " + dtype_name(scales->dtype) + ": expected float16");
   }
   if (!has_shape(*scales, {groups, n})) return wrong_shape(scale_name, *scales, shape_text({groups, n}));
-  if (Status status = check_order(tensors, name + ".g_idx", k, from.quantisation.group); !status)
-    return status;
+  if (Status status = check_order(tensors, name + ".g_idx", k, from.quantisation); !status) return status;
   return Matrix{*words, *zeros, *scales};
 }
 
