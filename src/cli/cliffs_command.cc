@@ -45,12 +45,7 @@ Batch first_tokens(const Batch& batch, int64_t count) {
 /// Pairs of neighbouring batches: batch i + 1 is the candidate, batch i what it is held against.
 Result<std::vector<Pairs>> measure_neighbours(const LayerJob& job, const CommonOptions& common,
                                               int64_t repeats) {
-  BufferConfig config = job.config;
-  config.num_max_tokens_per_rank = 1;
-  for (const Batch& batch : job.batches) {
-    config.num_max_tokens_per_rank =
-        std::max(config.num_max_tokens_per_rank, most_tokens_per_rank(batch.tokens(), common.ranks));
-  }
+  const BufferConfig config = largest_batch_config(job, common.ranks);
   BufferOptions options;
   options.threads = common.threads;
   options.isa = common.isa;

@@ -221,18 +221,23 @@ int64_t most_tokens_per_rank(int64_t tokens, int ranks) {
   return most;
 }
 
+BufferConfig largest_batch_config(const LayerJob& job, int ranks) {
+  BufferConfig config = job.config;
+  config.num_max_tokens_per_rank = 1;
+  for (const Batch& batch : job.batches) {
+    config.num_max_tokens_per_rank =
+        std::max(config.num_max_tokens_per_rank, most_tokens_per_rank(batch.tokens(), ranks));
+  }
+  return config;
+}
+
 bool is_gated(const Activation& activation) {
   return activation.name != "gelu";
 }
 
 Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Progress* progress) {
   const CommonOptions& common = *options.common;
-  BufferConfig config = job.config;
-  config.num_max_tokens_per_rank = 1;
-  for (const Batch& batch : job.batches) {
-    config.num_max_tokens_per_rank =
-        std::max(config.num_max_tokens_per_rank, most_tokens_per_rank(batch.tokens(), common.ranks));
-  }
+  const BufferConfig config = largest_batch_config(job, common.ranks);
   BufferOptions buffer_options;
   buffer_options.threads = common.threads;
   buffer_options.isa = common.isa;

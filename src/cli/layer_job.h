@@ -93,6 +93,8 @@ CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, u
 TensorView row_range(const TensorView& tensor, int64_t begin, int64_t count);
 /// Largest part of a batch that one rank takes.
 int64_t most_tokens_per_rank(int64_t tokens, int ranks);
+/// The buffer that the largest batch of the job needs.
+BufferConfig largest_batch_config(const LayerJob& job, int ranks);
 inline int64_t first_token(int64_t tokens, int ranks, int64_t rank) {
   return tokens * rank / ranks;
 }

@@ -121,12 +121,7 @@ Gain gain_of(const Measured& measured, const Measured& control) {
 Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,
                                    const CommonOptions& common, const std::vector<Candidate>& candidates,
                                    int64_t repeats) {
-  BufferConfig config = job.config;
-  config.num_max_tokens_per_rank = 1;
-  for (const Batch& batch : job.batches) {
-    config.num_max_tokens_per_rank =
-        std::max(config.num_max_tokens_per_rank, most_tokens_per_rank(batch.tokens(), common.ranks));
-  }
+  const BufferConfig config = largest_batch_config(job, common.ranks);
   BufferOptions options;
   options.threads = common.threads;
   options.isa = common.isa;
