@@ -204,17 +204,11 @@ class Bench {
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("bench", "Measure a shape beside the ceilings of this machine");
   auto options = std::make_shared<BenchOptions>();
-  command
-      ->add_option("--shape", options->shape,
-                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
-      ->required()
-      ->type_name("HxIxExK");
+  add_shape_option(*command, options->shape);
   command->add_option("--tokens", options->tokens, "Token counts of all ranks together")
       ->type_name("LIST")
       ->capture_default_str();
-  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
-      ->type_name("S")
-      ->capture_default_str();
+  add_scenarios_option(*command, options->scenario);
   command
       ->add_option("--routing", options->routing,
                    "How tokens choose experts: uniform, zipf, one, with commas between them")

@@ -243,9 +243,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
   command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
       ->type_name("R")
       ->capture_default_str();
-  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
-      ->type_name("S")
-      ->capture_default_str();
+  add_scenarios_option(*command, options->scenario);
   command->add_option("--shared-experts", options->shared_experts, "Experts that every token passes, 0 to 4")
       ->check(CLI::Range(0, 4))
       ->type_name("N")

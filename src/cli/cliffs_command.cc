@@ -226,14 +226,8 @@ class Cliffs {
 void add_cliffs(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("cliffs", "Find token counts, routings and values that cost speed");
   auto options = std::make_shared<CliffOptions>();
-  command
-      ->add_option("--shape", options->shape,
-                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
-      ->required()
-      ->type_name("HxIxExK");
-  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
-      ->type_name("S")
-      ->capture_default_str();
+  add_shape_option(*command, options->shape);
+  add_scenarios_option(*command, options->scenario);
   command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
       ->type_name("LIST")
       ->capture_default_str();

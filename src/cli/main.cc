@@ -66,6 +66,18 @@ int run_tool(int argc, char** argv) {
 
 }  // namespace
 
+void add_shape_option(CLI::App& command, std::string& shape) {
+  command.add_option("--shape", shape, "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
+      ->required()
+      ->type_name("HxIxExK");
+}
+
+void add_scenarios_option(CLI::App& command, std::string& scenarios) {
+  command.add_option("--scenario", scenarios, "Scenario names with commas between them, or all")
+      ->type_name("S")
+      ->capture_default_str();
+}
+
 int bad_input(const Status& status) {
   std::fflush(stdout);
   std::fprintf(stderr, "megamoe: %s\n", status.message().c_str());

@@ -134,11 +134,7 @@ int run_plan(const CommonOptions& common, const PlanOptions& options) {
 void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("plan", "Show kernels, buffer sizes and bytes for a shape");
   auto options = std::make_shared<PlanOptions>();
-  command
-      ->add_option("--shape", options->shape,
-                   "hidden x intermediate x experts x top-k, such as 2048x768x128x8")
-      ->required()
-      ->type_name("HxIxExK");
+  add_shape_option(*command, options->shape);
   command->add_option("--tokens", options->tokens, "Most tokens of one rank in one call")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("N")
@@ -146,9 +142,7 @@ void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& 
   command->add_option("--max-recv", options->max_recv, "Rows one rank can receive; 0 = all that can come")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->type_name("N");
-  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
-      ->type_name("S")
-      ->capture_default_str();
+  add_scenarios_option(*command, options->scenario);
   command->callback(
       [&common, &action, options] { action = [&common, options] { return run_plan(common, *options); }; });
 }

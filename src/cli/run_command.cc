@@ -234,9 +234,7 @@ void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& a
   command->add_option("--layer", options->layer, "Only this layer")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("N");
-  command->add_option("--scenario", options->scenario, "Scenario names with commas between them, or all")
-      ->type_name("S")
-      ->capture_default_str();
+  add_scenarios_option(*command, options->scenario);
   command->add_option("--tokens", options->tokens, "At most so many tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->type_name("N");
