@@ -27,6 +27,7 @@ struct BenchOptions {
   std::string tokens = "1,4,16,64,256";
   std::string scenario = "A16W16";
   std::string routing = "uniform";
+  std::string profile = "cpu";
   int64_t repeat = 20;
 };
 
@@ -59,7 +60,7 @@ class Bench {
     shape_ = *shape;
     auto counts = parse_counts(options_.tokens, "--tokens");
     if (!counts) return bad_input(counts.status());
-    auto scenarios = scenarios_named(options_.scenario);
+    auto scenarios = scenarios_named(options_.scenario, options_.profile);
     if (!scenarios) return bad_input(scenarios.status());
     auto isa = chosen_isa(common_);
     if (!isa) return bad_input(isa.status());
@@ -100,8 +101,9 @@ class Bench {
   Status run_scenario(const moe::Scenario& scenario, const Ceiling& ceiling) {
     const RandomLayer layer(shape_, kSeed);
     LayerJob base = layer.job();
+    base.config.profile = options_.profile;
     for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
-    auto prepared = scenario_job(base, scenario);
+    auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     JobOptions options;
     options.common = &common_;
@@ -209,6 +211,7 @@ void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>&
       ->type_name("LIST")
       ->capture_default_str();
   add_scenarios_option(*command, options->scenario);
+  add_profile_option(*command, options->profile);
   command
       ->add_option("--routing", options->routing,
                    "How tokens choose experts: uniform, zipf, one, with commas between them")

@@ -23,6 +23,7 @@ struct CheckOptions {
   std::string shape = "256x128x16x4";
   std::string scenario = "all";
   std::string routing = "uniform";
+  std::string profile = "cpu";
   std::string dump;
   int64_t layer = -1;
   int64_t tokens = 64;
@@ -85,7 +86,7 @@ Status dump_reference(const std::string& folder, const moe::Scenario& scenario, 
 
 Result<Outcome> check_scenario(const LayerJob& base, const moe::Scenario& scenario,
                                const CommonOptions& common, const CheckOptions& check, Progress& progress) {
-  auto prepared = scenario_job(base, scenario);
+  auto prepared = scenario_job(base, scenario, common.ranks);
   if (!prepared) return prepared.status();
   const Batch& batch = prepared->job.batches[0];
   auto want = run_reference(prepared->job, batch, common.ranks, /*stages=*/true);
@@ -196,6 +197,7 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     random = std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts);
     base = random->job();
   }
+  base.config.profile = options.profile;
   auto scenarios = scenarios_named(options.scenario, base);
   if (!scenarios) return bad_input(scenarios.status());
   auto tokens = Tokens::random(shape, options.tokens, options.routing, kSeed);
@@ -244,6 +246,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
       ->type_name("R")
       ->capture_default_str();
   add_scenarios_option(*command, options->scenario);
+  add_profile_option(*command, options->profile);
   command->add_option("--shared-experts", options->shared_experts, "Experts that every token passes, 0 to 4")
       ->check(CLI::Range(0, 4))
       ->type_name("N")

@@ -44,10 +44,11 @@ void add_cliffs(CLI::App& app, const CommonOptions& common, std::function<int()>
 void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()>& action);
 
-/// Options that several commands have: --shape, which is required, and --scenario with the default that
-/// stands in `scenarios`.
+/// Options that several commands have: --shape, which is required, and --scenario and --profile with the
+/// defaults that stand in `scenarios` and `profile`.
 void add_shape_option(CLI::App& command, std::string& shape);
 void add_scenarios_option(CLI::App& command, std::string& scenarios);
+void add_profile_option(CLI::App& command, std::string& profile);
 
 /// Prints "megamoe: message" to stderr and returns kBadInput.
 int bad_input(const Status& status);

@@ -78,6 +78,12 @@ void add_scenarios_option(CLI::App& command, std::string& scenarios) {
       ->capture_default_str();
 }
 
+void add_profile_option(CLI::App& command, std::string& profile) {
+  command.add_option("--profile", profile, "Whose limits hold, see megamoe limits")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
 int bad_input(const Status& status) {
   std::fflush(stdout);
   std::fprintf(stderr, "megamoe: %s\n", status.message().c_str());

@@ -3,14 +3,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/memory.h"
 #include "cli/command.h"
 #include "cli/layer_job.h"
 #include "cli/scenario_weights.h"
-#include "cli/table.h"
+#include "cli/weight_forms.h"
 #include "cli/workload.h"
 #include "pack/panel_source.h"
-#include "pack/weight_types.h"
 
 namespace megamoe::cli {
 namespace {
@@ -18,44 +16,11 @@ namespace {
 struct PlanOptions {
   std::string shape;
   std::string scenario = "all";
+  std::string profile = "cpu";
   int64_t tokens = 1024;
   int64_t max_recv = 0;
 };
 using Lines = std::vector<std::pair<std::string, std::string>>;
-
-/// Weights of the right shape and type whose elements are all one element: only their description matters.
-struct PlaceholderLinear {
-  uint64_t element = 0;
-
-  LinearWeights view(const moe::Scenario& scenario, int64_t experts, int64_t k, int64_t n) const {
-    const DType dtype = scenario.weight;
-    const pack::ScaleKind scales = scenario.weight_scales;
-    LinearWeights weights;
-    weights.k_last = scales == pack::ScaleKind::kMx;
-    weights.weight = {repeated(dtype, weights.k_last ? std::initializer_list<int64_t>{experts, n, k}
-                                                     : std::initializer_list<int64_t>{experts, k, n})};
-    // Nibbles may not have gaps, and blocks of a fractal layout need no strides.
-    if (dtype_bits(dtype) == 4) weights.weight[0].layout = Layout::kFractalNz;
-    if (scales == pack::ScaleKind::kChannel) weights.scale = {repeated(DType::kFloat32, {experts, n})};
-    if (scales == pack::ScaleKind::kMx) {
-      weights.scale = {repeated(DType::kFloat8E8M0, {experts, n, base::ceil_div(k, 64), 2})};
-    }
-    if (pack::is_grouped(scales)) {
-      constexpr int64_t kGroup = 128;
-      const int64_t rows = scales == pack::ScaleKind::kBlocks ? base::ceil_div(n, kGroup) : n;
-      weights.scale_group = kGroup;
-      weights.scale = {repeated(DType::kFloat32, {experts, rows, base::ceil_div(k, kGroup)})};
-    }
-    return weights;
-  }
-
- private:
-  TensorView repeated(DType dtype, std::initializer_list<int64_t> shape) const {
-    TensorView view(&element, dtype, shape);
-    std::fill_n(view.strides, kMaxDims, 0);
-    return view;
-  }
-};
 
 /// Bytes of the packed panels of a rank, column sums and scales included.
 int64_t packed_bytes(const LinearWeights& weights, bool gated, const char* name) {
@@ -72,6 +37,7 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
   config.intermediate_hidden = shape.intermediate;
   config.num_max_tokens_per_rank = options.tokens;
   config.max_recv_token_num = options.max_recv;
+  config.profile = options.profile;
   config.dispatch_quant_mode = scenario.dispatch_quant_mode;
   config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
   BufferOptions buffer_options;
@@ -83,10 +49,8 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
   auto body = [&](const Group& group) -> Status {
     auto buffer = SymmBuffer::create(group, config, buffer_options);
     if (!buffer) return buffer.status();
-    const int64_t local = (*buffer)->experts_per_rank();
-    Layer layer;
-    layer.weight1 = placeholder.view(scenario, local, shape.hidden, 2 * shape.intermediate);
-    layer.weight2 = placeholder.view(scenario, local, shape.intermediate, shape.hidden);
+    Layer layer =
+        placeholder_layer(placeholder, scenario, config, group.size(), (*buffer)->experts_per_rank());
     layer.tuning = common.tuning;
     auto op = MegaMoe::create(*buffer, layer);
     if (!op) return op.status();
@@ -106,7 +70,7 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
 int run_plan(const CommonOptions& common, const PlanOptions& options) {
   auto shape = parse_shape(options.shape);
   if (!shape) return bad_input(shape.status());
-  auto scenarios = scenarios_named(options.scenario);
+  auto scenarios = scenarios_named(options.scenario, options.profile);
   if (!scenarios) return bad_input(scenarios.status());
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   std::vector<Lines> plans;
@@ -143,6 +107,7 @@ void add_plan(CLI::App& app, const CommonOptions& common, std::function<int()>& 
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->type_name("N");
   add_scenarios_option(*command, options->scenario);
+  add_profile_option(*command, options->profile);
   command->callback(
       [&common, &action, options] { action = [&common, options] { return run_plan(common, *options); }; });
 }

@@ -24,6 +24,7 @@ struct RunOptions {
   std::string checkpoint;
   std::string input;
   std::string scenario = "all";
+  std::string profile = "cpu";
   int64_t layer = -1;
   int64_t tokens = 0;
   int64_t repeat = 10;
@@ -89,6 +90,7 @@ class Runner {
     const Shape shape = shape_of(model.config());
     auto base = checkpoint_job(model, layer);
     if (!base) return base.status();
+    base->config.profile = options_.profile;
     auto scenarios = scenarios_named(options_.scenario, *base);
     if (!scenarios) return scenarios.status();
     jobs_ = layers * static_cast<int64_t>(scenarios->size());
@@ -122,7 +124,7 @@ class Runner {
 
   Status run_scenario(const LayerJob& base, const moe::Scenario& scenario, int64_t layer,
                       const ReferenceResult& closest, const CapturedLayer& input) {
-    auto prepared = scenario_job(base, scenario);
+    auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     JobOptions options;
     options.common = &common_;
@@ -235,6 +237,7 @@ void add_run(CLI::App& app, const CommonOptions& common, std::function<int()>& a
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
       ->type_name("N");
   add_scenarios_option(*command, options->scenario);
+  add_profile_option(*command, options->profile);
   command->add_option("--tokens", options->tokens, "At most so many tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->type_name("N");

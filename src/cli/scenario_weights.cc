@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 
 #include "format/bf16.h"
+#include "moe/limits.h"
 
 namespace megamoe::cli {
 namespace {
@@ -49,29 +51,65 @@ bool takes_stored(const moe::Scenario& scenario, const LayerJob& job) {
   });
 }
 
-/// int4 with a scale for every 128 k, the usual choice of checkpoints.
-Result<ScenarioJob> with_groups(ScenarioJob result) {
-  constexpr int64_t kGroup = 128;
+constexpr int64_t kGroup = 128;  // the usual choice of checkpoints
+
+/// Scenarios whose tokens and weights a profile takes; all of them if it takes none or has no such name, so
+/// that the library says what it expects.
+std::vector<const moe::Scenario*> taken_by(const std::string& name,
+                                           std::vector<const moe::Scenario*> scenarios) {
+  const auto profile = moe::find_profile(name);
+  if (!profile) return scenarios;
+  const auto refused = [&](const moe::Scenario* scenario) {
+    moe::Quantities q;
+    q.set(moe::Parameter::kDispatchQuantMode, scenario->dispatch_quant_mode);
+    q.set(moe::Parameter::kDispatchQuantOutDtype, scenario->dispatch_quant_out_dtype);
+    q.set(moe::Parameter::kWeight1Type, scenario->weight);
+    q.set(moe::Parameter::kWeight1ScaleGroup, pack::is_grouped(scenario->weight_scales) ? kGroup : 0);
+    return !moe::check_limits(*profile, moe::LimitStage::kConfig, q) ||
+           !moe::check_limits(*profile, moe::LimitStage::kLayer, q);
+  };
+  std::vector<const moe::Scenario*> taken;
+  std::copy_if(scenarios.begin(), scenarios.end(), std::back_inserter(taken), std::not_fn(refused));
+  return taken.empty() ? scenarios : taken;
+}
+
+/// Makes the weights of a scenario from bfloat16.
+Status convert(const moe::Scenario& scenario, ScenarioJob& result) {
   LayerJob& job = result.job;
+  const bool groups = scenario.weight_scales == pack::ScaleKind::kGroups;
+  const auto* row =
+      std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {
+        return conversion.weight == scenario.weight && scenario.weight_scales != pack::ScaleKind::kBlocks;
+      });
+  if (row == std::end(kConversions)) {
+    return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
+                                          ": expected one whose weights can be made from bfloat16");
+  }
+  if (row->rule == nullptr) return Status::ok();
   for (LinearWeights* weights : {&job.weight1, &job.weight2, &job.shared_weight1, &job.shared_weight2}) {
     if (weights->weight.empty()) continue;
-    auto made = checkpoint::quantise_int4_groups(*weights, kGroup);
-    if (!made) return made.status();
+    auto made = groups ? checkpoint::quantise_int4_groups(*weights, kGroup)
+                       : checkpoint::quantise_linear(*weights, row->rule);
+    if (!made) {
+      return Status(made.status().code(),
+                    std::string("scenario = ") + scenario.name + ": " + made.status().message());
+    }
     *weights = (*made)->weights();
     result.converted.push_back(std::move(*made));
   }
-  return result;
+  return Status::ok();
 }
 
 }  // namespace
 
-Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names) {
+Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names,
+                                                          const std::string& profile) {
   std::vector<const moe::Scenario*> chosen;
   if (names == "all") {
     for (const moe::Scenario& scenario : moe::scenarios()) {
       if (!pack::is_grouped(scenario.weight_scales)) chosen.push_back(&scenario);
     }
-    return chosen;
+    return taken_by(profile, std::move(chosen));
   }
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
     end = names.find(',', begin);
@@ -83,7 +121,7 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
 }
 
 Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names, const LayerJob& job) {
-  if (is_bf16(job.weight1)) return scenarios_named(names);
+  if (is_bf16(job.weight1)) return scenarios_named(names, job.config.profile);
   std::vector<const moe::Scenario*> named;
   if (names != "all") {
     auto found = scenarios_named(names);
@@ -109,7 +147,7 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
                                           dtype_name(job.weight1.weight[0].dtype) +
                                           ": expected those of a scenario, docs/cli.md lists them");
   }
-  return named.empty() ? stored : named;
+  return named.empty() ? taken_by(job.config.profile, std::move(stored)) : named;
 }
 
 const moe::Scenario& closest_scenario(const LayerJob& job) {
@@ -119,33 +157,13 @@ const moe::Scenario& closest_scenario(const LayerJob& job) {
   return moe::scenarios()[0];
 }
 
-Result<ScenarioJob> scenario_job(const LayerJob& base, const moe::Scenario& scenario) {
+Result<ScenarioJob> scenario_job(const LayerJob& base, const moe::Scenario& scenario, int ranks) {
   ScenarioJob result;
-  LayerJob& job = result.job;
-  job = base;
-  job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
-  job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
-  if (!is_bf16(job.weight1)) return result;
-  if (scenario.weight_scales == pack::ScaleKind::kGroups) return with_groups(std::move(result));
-  const auto* row =
-      std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {
-        return conversion.weight == scenario.weight && !pack::is_grouped(scenario.weight_scales);
-      });
-  if (row == std::end(kConversions)) {
-    return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
-                                          ": expected one whose weights can be made from bfloat16");
-  }
-  if (row->rule == nullptr) return result;
-  for (LinearWeights* weights : {&job.weight1, &job.weight2, &job.shared_weight1, &job.shared_weight2}) {
-    if (weights->weight.empty()) continue;
-    auto made = checkpoint::quantise_linear(*weights, row->rule);
-    if (!made) {
-      return Status(made.status().code(),
-                    std::string("scenario = ") + scenario.name + ": " + made.status().message());
-    }
-    *weights = (*made)->weights();
-    result.converted.push_back(std::move(*made));
-  }
+  result.job = base;
+  result.job.config.dispatch_quant_mode = scenario.dispatch_quant_mode;
+  result.job.config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  if (is_bf16(base.weight1)) MEGAMOE_RETURN_IF_ERROR(convert(scenario, result));
+  MEGAMOE_RETURN_IF_ERROR(take_profile_form(result.job, scenario, ranks, result.forms));
   return result;
 }
 

@@ -58,6 +58,7 @@ TEST(Tool, WrongArguments) {
        "megamoe: --shared-experts = 1: expected none with the weights of a"},
       {"check --combine-quant-mode 2", "--combine-quant-mode"},
       {"run /nowhere", "megamoe: /nowhere does not exist"},
+      {"check --profile tpu", "megamoe: profile = \"tpu\": expected one of cpu, ascend_a2_a3"},
       {"vectors /nowhere", "megamoe: /nowhere is not a directory"},
   };
   for (const auto& [arguments, message] : cases) {
@@ -95,6 +96,43 @@ TEST(Tool, CheckOnEveryLevelAndTransport) {
       }
     }
   }
+}
+
+/// Scenarios of a result that lists them under "scenario".
+std::string scenarios_of(const json& rows) {
+  std::string names;
+  for (const json& row : rows) names += row["scenario"].get<std::string>() + " ";
+  return names;
+}
+
+TEST(Tool, ProfilesJudgeALayer) {
+  const struct {
+    const char *profile, *shape, *scenarios;
+  } cases[] = {
+      {"ascend_a2_a3", "1024x512x4x2", "A16W16 A8W8-INT A8W4-INT "},
+      {"ascend_950", "1024x256x4x2 --shared-experts 1", "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP "},
+      {"mega_moe_v1", "4096x512x6x6", "A8W8-FP A8W8-FP-E5M2 "},
+  };
+  for (const auto& [profile, shape, scenarios] : cases) {
+    const std::string options = " --ranks 2 --tokens 2 --profile " + std::string(profile) + " --shape ";
+    const json checked = run_json("check" + options + shape);
+    EXPECT_EQ(scenarios_of(checked), scenarios);
+    for (const json& scenario : checked) {
+      EXPECT_TRUE(scenario["first_differing_stage"].is_null()) << profile << scenario.dump(1);
+    }
+    const std::string sizes = std::string(shape).substr(0, std::string(shape).find(' '));
+    EXPECT_EQ(scenarios_of(run_json("plan --scenario all" + options + sizes)), scenarios);
+    for (const char* command : {"check", "plan", "bench"}) {
+      const Outcome outcome = run(command + options + "1000x512x6x6 --scenario " +
+                                  std::string(scenarios).substr(0, std::string(scenarios).find(' ')));
+      EXPECT_EQ(outcome.code, 2) << command;
+      EXPECT_TRUE(contains(outcome.error, "hidden = 1000: expected ")) << outcome.error;
+      EXPECT_TRUE(contains(outcome.error, "(profile " + std::string(profile) + ")")) << outcome.error;
+    }
+  }
+  EXPECT_EQ(scenarios_of(run_json("bench --scenario all --profile ascend_950 --ranks 2 --repeat 1 --tokens 2 "
+                                  "--shape 1024x256x4x2")["rows"]),
+            "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP ");
 }
 
 TEST(Tool, BenchPrintsCeilings) {
@@ -308,6 +346,8 @@ TEST(Tool, RunsACheckpoint) {
       EXPECT_GT(row["tokens_per_second"].get<double>(), 0);
     }
   }
+  EXPECT_TRUE(contains(run("run " + model.scratch.path() + " --ranks 2 --profile ascend_950").error,
+                       "hidden = 32: expected a multiple of 64 in [1024, 8192] (profile ascend_950)"));
   EXPECT_EQ(
       run_json("run " + model.scratch.path() + " --layer 1 --scenario A16W16 --tokens 3" + input)["rows"]
           .size(),

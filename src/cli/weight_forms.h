@@ -1,0 +1,43 @@
+// How the weights of a layer are handed over: the forms that a profile takes, and weights brought into one.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "cli/layer_job.h"
+#include "moe/limits.h"
+#include "moe/scenarios.h"
+
+namespace megamoe::cli {
+
+/// One way to hand over the weights of a linear layer.
+struct WeightForm {
+  bool stacked = true;  ///< one tensor of all experts, or one for each
+  bool k_last = false;
+  Layout layout = Layout::kNd;
+  DType channel_scales = DType::kFloat32;
+};
+
+/// Weights of the right shape and type whose elements are all one element: only their description matters.
+class PlaceholderLinear {
+ public:
+  LinearWeights view(const moe::Scenario& scenario, const WeightForm& form, bool bias, int64_t experts,
+                     int64_t k, int64_t n) const;
+
+ private:
+  uint64_t element_ = 0;
+};
+
+/// A layer for plans of a scenario whose weights have a form that the profile of `config` takes. Without one
+/// it has some form, and MegaMoe::create says what the profile expects. Views `placeholder`.
+Layer placeholder_layer(const PlaceholderLinear& placeholder, const moe::Scenario& scenario,
+                        const BufferConfig& config, int64_t ranks, int64_t experts);
+
+/// Memory of weights that were copied into another form.
+using FormMemory = std::vector<std::shared_ptr<const void>>;
+
+/// Brings the weights of a job into a form that its profile takes, if there is one and they are not in one.
+Status take_profile_form(LayerJob& job, const moe::Scenario& scenario, int64_t ranks, FormMemory& memory);
+
+}  // namespace megamoe::cli
