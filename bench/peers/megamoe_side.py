@@ -28,6 +28,7 @@ _SCENARIOS = {
     "A8W8-INT": _Scenario("8-bit int", 2, "int8", "int8", "int8_per_token", False),
     "A8W4-INT": _Scenario("4-bit", 2, "int8", "int4", "int4_dynamic", False),
     "A8W8-FP": _Scenario("8-bit float", 4, "float8_e4m3fn", "float8_e4m3fn", "mx_floor_e4m3", True),
+    "A16W4-FP": _Scenario("4-bit", 0, None, "float4_e2m1", "mx_floor_e2m1", True),
     "A8W4-FP": _Scenario("4-bit", 4, "float8_e4m3fn", "float4_e2m1", "mx_floor_e2m1", True),
     "A4W4-FP": _Scenario("4-bit", 4, "float4_e2m1", "float4_e2m1", "mx_floor_e2m1", True),
 }

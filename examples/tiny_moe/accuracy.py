@@ -42,6 +42,7 @@ SCENARIOS = (
     Scenario("A8W4-INT", 2, "int8", "int4_dynamic", "int4"),
     Scenario("A8W8-FP", 4, "float8_e4m3fn", "mx_round_up_e4m3", "float8_e4m3fn"),
     Scenario("A8W8-FP-E5M2", 4, "float8_e5m2", "mx_round_up_e5m2", "float8_e5m2"),
+    Scenario("A16W4-FP", 0, None, "mx_floor_e2m1", "float4_e2m1"),
     Scenario("A8W4-FP", 4, "float8_e4m3fn", "mx_floor_e2m1", "float4_e2m1"),
     Scenario("A4W4-FP", 4, "float4_e2m1", "mx_floor_e2m1", "float4_e2m1"),
 )

@@ -25,7 +25,7 @@ from .permute import (
 )
 from .quantise import QuantRule, cast, dequantise, quant_rules, quantise
 from .routing import moe_gating_top_k, moe_init_routing_v3
-from .tensors import torch_if_loaded
+from .torch_import import when_torch_is_imported
 from .weights import FractalTensor, PackedLayer, PackedWeights, pack_weights
 
 __version__: str = _core.version()
@@ -67,8 +67,7 @@ __all__ = [
     "register_torch_ops",
 ]
 
-if hasattr(torch_if_loaded(), "library"):
-    register_torch_ops()
+when_torch_is_imported(register_torch_ops)
 
 
 def info() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +16,6 @@ from .routing import moe_gating_top_k
 from .weights import PackedLayer, PackedWeights
 
 __all__ = ["Checkpoint", "CheckpointLayer", "load_layer"]
-
-
-class _Tokens(NamedTuple):
-    """How tokens travel where nothing else is asked for: the way that loses least."""
-
-    dispatch_quant_mode: int
-    dispatch_quant_out_dtype: str | None
-
-
-# By type of the weights; with all others tokens travel as bfloat16.
-_TOKENS = {"float4_e2m1": _Tokens(4, "float8_e4m3fn")}
 
 
 class Checkpoint:
@@ -114,12 +103,8 @@ class CheckpointLayer:
 
         Args:
             num_max_tokens_per_rank, group: as in `get_symm_buffer_for_mega_moe`.
-            changes: further arguments of it. Without dispatch_quant_mode tokens travel as bfloat16, to MXFP4
-                weights as MX E4M3.
+            changes: further arguments of it. Without dispatch_quant_mode tokens travel as bfloat16.
         """
-        tokens = _TOKENS.get(self.weight_type, _Tokens(0, None))
-        if "dispatch_quant_mode" not in changes:
-            changes = tokens._asdict() | changes
         sizes = (self.num_experts, num_max_tokens_per_rank, self.num_topk)
         return get_symm_buffer_for_mega_moe(group, *sizes, self.hidden, self.intermediate_hidden, **changes)
 
@@ -186,7 +171,7 @@ def load_layer(
 ) -> CheckpointLayer:
     """One expert layer of a Hugging Face checkpoint, its weights packed in the width they are stored in.
 
-    docs/cli.md lists the models and number formats. For many layers open a `Checkpoint` once.
+    docs/checkpoints.md lists the models and number formats. For many layers open a `Checkpoint` once.
 
     Args:
         checkpoint: directory with config.json and safetensors files, or a `Checkpoint`.

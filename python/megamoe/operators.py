@@ -143,8 +143,8 @@ def operator(run: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def register_torch_ops() -> None:
-    """Registers the operators as `torch.ops.megamoe.*`. Importing megamoe after torch does it already; may be
-    repeated.
+    """Registers the operators as `torch.ops.megamoe.*`. Importing megamoe and torch, in either order, does it
+    already; may be repeated.
 
     Raises:
         RuntimeError: the program has not imported torch.

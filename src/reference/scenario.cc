@@ -14,6 +14,8 @@ constexpr Scenario kScenarios[] = {
      WeightScaling::kMx},
     {"A8W8-FP", DType::kFloat8E4M3, DType::kFloat8E4M3, DType::kFloat8E4M3, 4, Scaling::kMx,
      WeightScaling::kMx},
+    {"A16W4-FP", DType::kBFloat16, DType::kFloat4E2M1, DType::kBFloat16, 0, Scaling::kNone,
+     WeightScaling::kMx},
     {"A8W4-FP", DType::kFloat8E4M3, DType::kFloat4E2M1, DType::kFloat8E4M3, 4, Scaling::kMx,
      WeightScaling::kMx},
     {"A4W4-FP", DType::kFloat4E2M1, DType::kFloat4E2M1, DType::kFloat8E4M3, 4, Scaling::kMx,
@@ -94,12 +96,15 @@ Result<const Scenario*> routed_scenario(const BufferConfig& config, const Weight
                                               expected + " for " + name + " weights");
   }
   const DType out = config.dispatch_quant_out_dtype;
-  if (out == DType::kUndefined && rows.size() == 1) return rows.front();
+  // Undefined leaves no choice, or stands for tokens that come without codes.
+  const auto makes_codes = [&](const Scenario* row) { return row->quant_mode == mode; };
+  const auto own = std::find_if(rows.begin(), rows.end(), makes_codes);
+  const bool only = rows.size() == 1 || std::count_if(rows.begin(), rows.end(), makes_codes) == 1;
+  if (out == DType::kUndefined && only) return own == rows.end() ? rows.front() : *own;
   const auto found = std::find(tokens.begin(), tokens.end(), out);
   if (found != tokens.end()) return rows[found - tokens.begin()];
   return Status(Code::kInvalidType, std::string("dispatch_quant_out_dtype = ") + dtype_name(out) +
-                                        ": expected " + (rows.size() == 1 ? "undefined or " : "") +
-                                        list(tokens));
+                                        ": expected " + (only ? "undefined or " : "") + list(tokens));
 }
 
 Result<const Scenario*> shared_scenario(const Scenario& routed, bool coded_x, DType quant_out_dtype,

@@ -71,6 +71,7 @@ TEST(Dump, HasEveryStageOfBothSides) {
        {DType::kFloat8E4M3, DType::kFloat8E8M0, DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E8M0}},
       {"A8W8-FP-E5M2",
        {DType::kFloat8E5M2, DType::kFloat8E8M0, DType::kBFloat16, DType::kFloat8E5M2, DType::kFloat8E8M0}},
+      {"A16W4-FP", {DType::kBFloat16, DType::kFloat32, DType::kBFloat16, DType::kBFloat16, DType::kFloat32}},
       {"A8W4-FP",
        {DType::kFloat8E4M3, DType::kFloat8E8M0, DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E8M0}},
       {"A4W4-FP",
@@ -108,7 +109,7 @@ TEST(Diff, DumpsOfEqualRunsAreTheSame) {
   run_json(kCheck + scratch.file("one") + " --threads 1 --combine-quant-mode 3");
   run_json(kCheck + scratch.file("two") + " --threads 3 --combine-quant-mode 3 --transport shm");
   const json result = run_json("diff " + scratch.file("one/fast") + " " + scratch.file("two/fast"));
-  ASSERT_EQ(result.size(), 7u);
+  ASSERT_EQ(result.size(), 8u);
   for (const json& scenario : result) {
     EXPECT_TRUE(scenario["first"].is_null()) << scenario.dump(1);
     EXPECT_EQ(scenario["stages"].size(), 19u);

@@ -70,7 +70,7 @@ TEST(Tool, WrongArguments) {
 
 TEST(Tool, Plan) {
   const json plans = run_json("plan --shape 64x32x8x2 --ranks 2 --tokens 16");
-  ASSERT_EQ(plans.size(), 7u);
+  ASSERT_EQ(plans.size(), 8u);
   for (const json& plan : plans) {
     EXPECT_TRUE(plan.contains("scenario"));
     EXPECT_TRUE(plan.contains("symmetric memory bytes"));
@@ -88,7 +88,7 @@ TEST(Tool, CheckOnEveryLevelAndTransport) {
       for (const char* shape : {"62x34x8x3 --scenario all", "61x33x8x3 --scenario A16W16,A8W8-INT,A8W8-FP"}) {
         const json outcome = run_json("check --tokens 19 --shape " + std::string(shape) + " --isa " +
                                       level.name + " " + ranks);
-        EXPECT_EQ(outcome.size(), contains(shape, "all") ? 7u : 3u);
+        EXPECT_EQ(outcome.size(), contains(shape, "all") ? 8u : 3u);
         for (const json& scenario : outcome) {
           EXPECT_TRUE(scenario["first_differing_stage"].is_null())
               << level.name << " " << ranks << scenario.dump(1);
@@ -137,7 +137,7 @@ TEST(Tool, ProfilesJudgeALayer) {
 
 TEST(Tool, BenchPrintsCeilings) {
   const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
-  ASSERT_EQ(bench["rows"].size(), 14u);
+  ASSERT_EQ(bench["rows"].size(), 16u);
   for (const json& row : bench["rows"]) {
     for (const char* figure : {"ms", "gflops", "weight_gbps", "efficiency"}) {
       EXPECT_GT(row[figure].get<double>(), 0) << figure;
@@ -334,7 +334,7 @@ TEST(Tool, RunsACheckpoint) {
   for (const std::string& more :
        {input + " --ranks 4 --transport shm", input + " --ranks 2", input + " --ranks 3", std::string()}) {
     const json result = run_json("run " + model.scratch.path() + more);
-    ASSERT_EQ(result["rows"].size(), 14u);
+    ASSERT_EQ(result["rows"].size(), 16u);
     for (const json& row : result["rows"]) {
       EXPECT_EQ(row["ok"], true);
       // What the formats cost: nothing, some percent with 8 bits, more with 4.
@@ -397,12 +397,12 @@ TEST(Tool, RunsStoredCodes) {
     oss.emplace_back(prefix + "_bias", bytes(DType::kBFloat16, {4, n}, 0x3a, 0x3b));
   }
   write(oss, "router", R"("model_type": "gpt_oss")");
-  EXPECT_EQ(scenarios(), "A8W4-FP A4W4-FP ");
-  EXPECT_EQ(run_json("check " + scratch.path()).size(), 2u);
+  EXPECT_EQ(scenarios(), "A16W4-FP A8W4-FP A4W4-FP ");
+  EXPECT_EQ(run_json("check " + scratch.path()).size(), 3u);
   const Outcome wrong = run("run " + scratch.path() + " --scenario A16W16");
   EXPECT_EQ(wrong.code, 2);
   EXPECT_TRUE(contains(wrong.error,
-                       "scenario = A16W16: expected A8W4-FP or A4W4-FP, for weights stored as "
+                       "scenario = A16W16: expected A16W4-FP or A8W4-FP or A4W4-FP, for weights stored as "
                        "float4_e2m1"))
       << wrong.error;
 

@@ -188,8 +188,8 @@ TEST_P(Fused, NanTokensStayAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, Fused,
                          testing::Values("A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W8-FP-E5M2",
-                                         "A8W4-FP", "A4W4-FP", "A16W4-GROUP", "A8W4-GROUP", "A16W8-BLOCK",
-                                         "A8W8-BLOCK"),
+                                         "A16W4-FP", "A8W4-FP", "A4W4-FP", "A16W4-GROUP", "A8W4-GROUP",
+                                         "A16W8-BLOCK", "A8W8-BLOCK"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -92,8 +92,8 @@ void PrintTo(const Width& width, std::ostream* out) {
   *out << width.scenario;
 }
 constexpr Width kWidths[] = {{"A16W16", 2.001}, {"A8W8-INT", 1.04},     {"A8W4-INT", 0.51},
-                             {"A8W8-FP", 1.04}, {"A8W8-FP-E5M2", 1.04}, {"A8W4-FP", 0.54},
-                             {"A4W4-FP", 0.54}};
+                             {"A8W8-FP", 1.04}, {"A8W8-FP-E5M2", 1.04}, {"A16W4-FP", 0.54},
+                             {"A8W4-FP", 0.54}, {"A4W4-FP", 0.54}};
 constexpr int64_t kShapes[][2] = {{2048, 768}, {2880, 2880}};  // hidden, intermediate
 constexpr int64_t kExperts = 4;
 

@@ -118,7 +118,7 @@ TEST_P(OddValues, OfRouterWeights) {
 
 // Codes and scale bytes of every value, NaN among them.
 TEST_P(OddValues, OfCodedTokens) {
-  if (!test::traits_of(GetParam()).mx()) GTEST_SKIP() << "tokens are not given as MX codes";
+  if (!test::traits_of(GetParam()).mx_tokens()) GTEST_SKIP() << "tokens are not given as MX codes";
   LayerOptions options;
   options.coded_x = true;
   TestLayer tested = layer(options);
@@ -207,7 +207,7 @@ TEST_P(OddValues, OfTokensThatTakeNoPart) {
   const test::ScenarioTraits& traits = test::traits_of(GetParam());
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const bool coded : {false, true}) {
-    if (coded && !traits.mx()) continue;
+    if (coded && !traits.mx_tokens()) continue;
     LayerOptions options;
     options.coded_x = coded;
     options.shared_experts = 1;

@@ -70,7 +70,7 @@ std::vector<Option> options_of(const ScenarioTraits& traits) {
              o.x = o.y = DType::kFloat16;
            }),
   };
-  if (!traits.mx()) return all;
+  if (!traits.mx_tokens()) return all;
   all.push_back(make("codes", [](LayerOptions& o) { o.coded_x = true; }));
   all.push_back(make("codes, shared, early weights", [](LayerOptions& o) {
     o.coded_x = true, o.shared_experts = 2, o.topk_weights_type = 1, o.biases = true;

@@ -24,7 +24,7 @@ TEST(Packed, KnowsItsScenarios) {
       {"A8W8-INT", {"A8W8-INT"}},
       {"A8W4-INT", {"A8W4-INT"}},
       {"A8W8-FP", {"A8W8-FP"}},
-      {"A8W4-FP", {"A8W4-FP", "A4W4-FP"}},
+      {"A8W4-FP", {"A16W4-FP", "A8W4-FP", "A4W4-FP"}},
       {"A16W4-GROUP", {"A16W4-GROUP", "A8W4-GROUP"}},
       {"A8W8-BLOCK", {"A16W8-BLOCK", "A8W8-BLOCK"}},
   };

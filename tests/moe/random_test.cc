@@ -55,7 +55,7 @@ RandomCase draw_case(Draw& draw) {
   LayerOptions& o = c.options;
   o.x = draw.of({DType::kBFloat16, DType::kFloat16});
   o.y = draw.of({DType::kBFloat16, DType::kFloat16});
-  o.coded_x = traits.mx() && draw.one_in(3);
+  o.coded_x = traits.mx_tokens() && draw.one_in(3);
   o.biases = draw.one_in(2);
   if (c.shape.activation != "gelu" && draw.one_in(3))
     o.interleave = draw.of({int64_t{1}, c.shape.intermediate});

@@ -56,7 +56,7 @@ def test_properties():
         l1_sf=np.full((2, 128, 1, 2), 127, np.uint8),
         l2_sf=np.full((2, 64, 1, 2), 127, np.uint8),
     )
-    assert (fp4.scenarios, fp4.transposed) == (("A8W4-FP", "A4W4-FP"), False)
+    assert (fp4.scenarios, fp4.transposed) == (("A16W4-FP", "A8W4-FP", "A4W4-FP"), False)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_every_scenario_beside_the_torch_loop(tmp_path):
         assert row["ours_error"] < 0.05 and row["peer_error"] < 0.05
 
 
-@pytest.mark.parametrize("scenario", ["A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A8W4-FP", "A4W4-FP"])
+@pytest.mark.parametrize("scenario", ["A16W16", "A8W8-INT", "A8W4-INT", "A8W8-FP", "A16W4-FP", "A8W4-FP", "A4W4-FP"])
 def test_our_side_computes_the_layer(scenario, monkeypatch):
     import numpy as np
 

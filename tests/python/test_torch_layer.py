@@ -10,7 +10,6 @@ import megamoe
 from layers import BF16, bits
 from test_scenarios import HIDDEN, TOKENS, TOPK, Layer
 
-megamoe.register_torch_ops()  # another test may have imported megamoe before torch
 LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=11)
 SHARED = Layer("float8_e4m3fn", "float8_e4m3fn", seed=12, experts=1)
 

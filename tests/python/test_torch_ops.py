@@ -11,7 +11,6 @@ import megamoe
 from megamoe import ops
 from routing_inputs import ids, to_torch
 
-megamoe.register_torch_ops()  # another file may have imported megamoe before torch
 X = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
 IDX = to_torch(ids(6, 2, 4))
 INDEX = torch.argsort(torch.argsort(IDX.reshape(-1), stable=True)).int()
@@ -129,10 +128,47 @@ def test_numpy_alone_needs_no_torch():
     )
 
 
-def test_registration_when_torch_comes_later():
+@pytest.mark.parametrize("imports", [
+    "import torch, megamoe",
+    "import megamoe, torch",
+    "import megamoe; from torch.utils import dlpack; import torch",
+    "import megamoe, importlib; torch = importlib.import_module('torch')",
+    "import megamoe, importlib.util; assert importlib.util.find_spec('torch'); import torch",
+])  # fmt: skip
+def test_registration_in_either_order(imports):
     run_python(
-        "import megamoe, torch\n"
-        "assert not hasattr(torch.ops.megamoe, 'moe_gating_top_k')\n"
+        f"{imports}\n"
+        "import sys\n"
+        "assert not any('megamoe' in type(finder).__module__ for finder in sys.meta_path)\n"
+        "logits = torch.tensor([[1.0, 3.0, 2.0]])\n"
+        "assert torch.ops.megamoe.moe_gating_top_k(logits, 1)[1].item() == 1\n"
+        "compiled = torch.compile(lambda x: megamoe.moe_gating_top_k(x, 1), fullgraph=True, backend='aot_eager')\n"
+        "assert compiled(logits)[1].item() == 1\n"
         "megamoe.register_torch_ops(); megamoe.register_torch_ops()\n"
-        "print(torch.ops.megamoe.moe_gating_top_k(torch.zeros(1, 2), 1))\n"
+    )
+
+
+def test_an_import_of_torch_that_fails_is_watched_again(tmp_path):
+    broken = tmp_path / "broken"
+    (broken / "torch").mkdir(parents=True)
+    (broken / "torch" / "__init__.py").write_text("raise ImportError('broken')\n")
+    run_python(
+        "import sys, megamoe\n"
+        f"sys.path.insert(0, {str(broken)!r})\n"
+        "try: import torch\n"
+        "except ImportError as error: assert str(error) == 'broken'\n"
+        "else: raise AssertionError\n"
+        "sys.path.pop(0); sys.path_importer_cache.clear()\n"
+        "import torch\n"
+        "assert hasattr(torch.ops.megamoe, 'moe_gating_top_k')\n"
+    )
+
+
+def test_an_absent_torch_is_not_found_as_ever():
+    run_python(
+        "import sys, megamoe\n"
+        "sys.path.clear(); sys.path_importer_cache.clear()\n"
+        "try: import torch\n"
+        "except ModuleNotFoundError as error: assert error.name == 'torch'\n"
+        "else: raise AssertionError\n"
     )

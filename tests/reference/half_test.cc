@@ -75,7 +75,7 @@ TEST_P(HalfTokens, BecomeCodesByTheRuleOfTheScenario) {
 
 // The largest value below 2 rounds to 2 in bfloat16; the exponent that counts is that of the value.
 TEST_P(HalfTokens, TheScaleOfAGroupIsThatOfTheValueItself) {
-  if (!ScenarioWorld::is_mx(GetParam().weight)) GTEST_SKIP() << "no group scales";
+  if (!ScenarioWorld::is_mx(GetParam().token)) GTEST_SKIP() << "no group scales";
   ScenarioWorld w(GetParam(), {1}, 4, 2);
   set_half(w, {2 - 0x1p-10f});
   ASSERT_TRUE(w.run());

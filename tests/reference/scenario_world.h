@@ -32,10 +32,11 @@ inline constexpr ScenarioTypes kA8W8Int{"A8W8Int", DType::kInt8, DType::kInt8, 2
 inline constexpr ScenarioTypes kA8W4Int{"A8W4Int", DType::kInt8, DType::kInt4, 2};
 inline constexpr ScenarioTypes kA8W8E5M2{"A8W8E5M2", DType::kFloat8E5M2, DType::kFloat8E5M2, 4};
 inline constexpr ScenarioTypes kA8W8E4M3{"A8W8E4M3", DType::kFloat8E4M3, DType::kFloat8E4M3, 4};
+inline constexpr ScenarioTypes kA16W4Fp{"A16W4Fp", DType::kBFloat16, DType::kFloat4E2M1, 0};
 inline constexpr ScenarioTypes kA8W4Fp{"A8W4Fp", DType::kFloat8E4M3, DType::kFloat4E2M1, 4};
 inline constexpr ScenarioTypes kA4W4Fp{"A4W4Fp", DType::kFloat4E2M1, DType::kFloat4E2M1, 4};
 inline constexpr ScenarioTypes kAllScenarios[] = {kA16W16,   kA8W8Int, kA8W4Int, kA8W8E5M2,
-                                                  kA8W8E4M3, kA8W4Fp,  kA4W4Fp};
+                                                  kA8W8E4M3, kA16W4Fp, kA8W4Fp,  kA4W4Fp};
 
 /// Raw bits of element `at` of a tensor.
 inline uint64_t get_bits(const void* data, DType dtype, int64_t at) {

@@ -243,7 +243,7 @@ TEST_P(Scenarios, EarlyWeights) {
 
 // x given as the codes that dispatch makes gives the same y.
 TEST_P(Scenarios, TokensGivenAsCodes) {
-  if (!ScenarioWorld::is_mx(GetParam().weight)) return;
+  if (!ScenarioWorld::is_mx(GetParam().token)) return;
   ScenarioWorld w(GetParam(), {7}, 3, 2, 96);
   ASSERT_TRUE(w.run());
   const std::vector<float> y = w.y();

@@ -30,6 +30,8 @@ struct ScenarioTraits {
     return group == 0 &&
            (weight == DType::kFloat8E4M3 || weight == DType::kFloat8E5M2 || weight == DType::kFloat4E2M1);
   }
+  /// Tokens travel as MX codes, and may come so.
+  bool mx_tokens() const { return mx() && out != DType::kUndefined; }
   bool channel_scales() const { return group == 0 && (weight == DType::kInt8 || weight == DType::kInt4); }
   /// The bias is part of the scheme, and another one may be added.
   bool compensates() const { return channel_scales() && nibbles(); }
@@ -46,6 +48,7 @@ inline constexpr ScenarioTraits kScenarioTraits[] = {
     {"A8W4-INT", 2, DType::kInt8, DType::kInt4, 1e-3},
     {"A8W8-FP", 4, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3},
     {"A8W8-FP-E5M2", 4, DType::kFloat8E5M2, DType::kFloat8E5M2, 2e-3},
+    {"A16W4-FP", 0, DType::kUndefined, DType::kFloat4E2M1, 2e-3},
     {"A8W4-FP", 4, DType::kFloat8E4M3, DType::kFloat4E2M1, 2e-3},
     {"A4W4-FP", 4, DType::kFloat4E2M1, DType::kFloat4E2M1, 2e-3},
     {"A16W4-GROUP", 0, DType::kUndefined, DType::kInt4, 2e-3, 32, DType::kFloat16},
