@@ -97,6 +97,10 @@ void register_kernels() {
       std::printf("skipped %s: %s\n", gemm->name, level.reason.c_str());
       continue;
     }
+    if (!kernel::runnable(*gemm)) {
+      std::printf("skipped %s: this CPU lacks what it needs beyond %s\n", gemm->name, level.name);
+      continue;
+    }
     for (const auto& [code, label] : kCodes) {
       const int most = code == kernel::WeightCode::kStrip ? 60 : gemm->coded_rows[static_cast<int>(code)];
       if (most == 0) continue;

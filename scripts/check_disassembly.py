@@ -16,7 +16,7 @@ from isa_objects import arguments, objects_by_level, run
 # Level -> patterns that must occur somewhere in its objects.
 REQUIRED: dict[str, list[str]] = {
     "generic": [],
-    "avx2": [r"\bvfmadd\w+ .*%ymm", r"\bvpmaddwd .*%ymm"],
+    "avx2": [r"\bvfmadd\w+ .*%ymm", r"\bvpmaddwd .*%ymm", r"\{vex\} vpdpbusd .*%ymm"],
     "avx512": [r"\bvfmadd\w+ .*%zmm", r"\bvpmaddwd .*%zmm"],
     "avx512_vnni": [r"\bvpdpbusd .*%zmm"],
     "avx512_bf16": [r"\bvdpbf16ps .*%zmm"],

@@ -76,7 +76,10 @@ Cpu detect_cpu() {
     add(true, kCpuAmx);
     add((xcr0 & kXcr0Tiles) == kXcr0Tiles && tile_permission(), kOsAmx);
   }
-  if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) add(eax >> 5 & 1, kCpuAvx512Bf16);
+  if (subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx)) {
+    add(eax >> 4 & 1, kCpuAvxVnni);
+    add(eax >> 5 & 1, kCpuAvx512Bf16);
+  }
   return cpu;
 }
 #else
@@ -86,17 +89,18 @@ Cpu detect_cpu() {
 #endif
 
 namespace {
-uint32_t pretended_features = 0;
+uint32_t added_features = 0, hidden_features = 0;
 }
 
-void pretend_cpu_features(uint32_t features) {
-  pretended_features |= features;
+void pretend_cpu_features(uint32_t added, uint32_t hidden) {
+  added_features |= added;
+  hidden_features |= hidden;
 }
 
 const Cpu& this_cpu() {
   static const Cpu cpu = [] {
     Cpu detected = detect_cpu();
-    detected.features |= pretended_features;
+    detected.features = (detected.features | added_features) & ~hidden_features;
     return detected;
   }();
   return cpu;

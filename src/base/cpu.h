@@ -22,6 +22,7 @@ enum CpuFeature : uint32_t {
   kCpuAvx512Fp16 = 1u << 12,
   kOsAmx = 1u << 11,  ///< the operating system lets this process use tiles
   kCpuAvx512Vbmi = 1u << 13,
+  kCpuAvxVnni = 1u << 14,
 };
 
 struct Cpu {
@@ -37,8 +38,9 @@ Cpu detect_cpu();
 const Cpu& this_cpu();
 /// The CPU's own name as the system gives it, "unknown" where it does not.
 std::string cpu_model();
-/// For tests that bring their own processor, such as one that traps tile instructions: this_cpu() has these
-/// features too. Only before the first use of this_cpu().
-void pretend_cpu_features(uint32_t features);
+/// For tests that bring their own processor, such as one that traps tile instructions, or want an older one:
+/// this_cpu() has the `added` features too and not the `hidden` ones. Only before the first use of
+/// this_cpu().
+void pretend_cpu_features(uint32_t added, uint32_t hidden = 0);
 
 }  // namespace megamoe::base

@@ -145,6 +145,7 @@ struct Gemm {
   /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
+  uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
 };
 
 using activation::ActivationKind;

@@ -60,11 +60,16 @@ constexpr const Peak* kPeaks[] = {
 constexpr std::span<const Peak* const> kPeaks;
 #endif
 
+bool has_features(uint32_t features) {
+  return (features & ~base::this_cpu().features) == 0;
+}
+
 const Gemm& highest(std::span<const Gemm* const> gemms, Family family, Isa isa) {
   if (isa == Isa::kAmx && !amx_fault().empty()) isa = Isa::kAvx512Bf16;
   const Gemm* best = nullptr;
   for (const Gemm* gemm : gemms) {
-    if (gemm->family == family && gemm->isa <= isa && (best == nullptr || gemm->isa > best->isa)) best = gemm;
+    if (gemm->family != family || gemm->isa > isa || !has_features(gemm->features)) continue;
+    if (best == nullptr || gemm->isa >= best->isa) best = gemm;
   }
   return *best;  // the generic level has both families
 }
@@ -86,8 +91,10 @@ std::span<const Peak* const> all_peaks() {
 }
 
 bool runnable(const Peak& peak) {
-  const base::Cpu& cpu = base::this_cpu();
-  return base::missing_for(peak.isa, cpu).empty() && (peak.features & ~cpu.features) == 0;
+  return base::missing_for(peak.isa, base::this_cpu()).empty() && has_features(peak.features);
+}
+bool runnable(const Gemm& gemm) {
+  return base::missing_for(gemm.isa, base::this_cpu()).empty() && has_features(gemm.features);
 }
 
 const Gemm& gemm_for(Family family, Isa isa) {
@@ -114,7 +121,7 @@ DecodeFunction decoder_for(Family family, WeightCode code, Isa isa) {
   const Gemm* best = nullptr;
   for (const Gemm* gemm : kGemms) {
     if (gemm->family != family || gemm->isa > isa || gemm->decode[at] == nullptr) continue;
-    if (best == nullptr || gemm->isa > best->isa) best = gemm;
+    if (has_features(gemm->features) && (best == nullptr || gemm->isa >= best->isa)) best = gemm;
   }
   if (best != nullptr) return best->decode[at];
   return row_ops_for(isa).decode[static_cast<size_t>(family)][at];

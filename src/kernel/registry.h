@@ -15,8 +15,11 @@ std::span<const Gemm* const> all_group_gemms();
 /// Every table of row operations, lowest level first.
 std::span<const RowOps* const> all_row_ops();
 
-/// The kernel of the highest level not above `isa`; amx kernels only where they pass their check
-/// (self_check.h).
+/// Whether this machine has the level of a kernel and the features it needs beyond it.
+bool runnable(const Gemm& gemm);
+
+/// The kernel of the highest level not above `isa`, the last in kernels.inc that this machine's features
+/// allow; amx kernels only where they pass their check (self_check.h).
 const Gemm& gemm_for(Family family, Isa isa);
 const Gemm& group_gemm_for(Family family, Isa isa);
 /// The family in which a level multiplies E2M1 by E2M1 faster: both are exact inside a group. Measured; one

@@ -112,7 +112,7 @@ struct Problem {
 
 class GemmTest : public testing::TestWithParam<const Gemm*> {
  protected:
-  void SetUp() override { SKIP_UNLESS_RUNNABLE(GetParam()->isa); }
+  void SetUp() override { SKIP_UNLESS_GEMM_RUNS(*GetParam()); }
   const Gemm& gemm() const { return *GetParam(); }
   bool is_s8() const { return gemm().family == Family::kS8; }
 };

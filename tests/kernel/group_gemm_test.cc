@@ -116,7 +116,7 @@ struct Problem {
 
 class GroupGemmTest : public testing::TestWithParam<const Gemm*> {
  protected:
-  void SetUp() override { SKIP_UNLESS_RUNNABLE(GetParam()->isa); }
+  void SetUp() override { SKIP_UNLESS_GEMM_RUNS(*GetParam()); }
   const Gemm& gemm() const { return *GetParam(); }
 };
 

@@ -21,6 +21,12 @@ inline const IsaInfo& level_info(Isa isa) {
     if (!megamoe_info.runnable) GTEST_SKIP() << megamoe_info.name << ": " << megamoe_info.reason; \
   } while (false)
 
+#define SKIP_UNLESS_GEMM_RUNS(gemm)                                                            \
+  do {                                                                                         \
+    SKIP_UNLESS_RUNNABLE((gemm).isa);                                                          \
+    if (!runnable(gemm)) GTEST_SKIP() << (gemm).name << " needs more than its level requires"; \
+  } while (false)
+
 inline std::string gemm_test_name(const testing::TestParamInfo<const Gemm*>& info) {
   return info.param->name;
 }

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "base/cpu.h"
 #include "kernel/levels.h"
 
 namespace megamoe::kernel {
@@ -19,7 +20,7 @@ TEST(Registry, NamesAreUniqueAndSayTheLevel) {
     std::snprintf(expected, sizeof(expected), "%s_%dx%d_%s",
                   gemm->family == Family::kBf16 ? "bf16_f32" : "s8_s32", gemm->max_rows, kPanelColumns,
                   isa_name(gemm->isa));
-    EXPECT_EQ(name, expected);
+    EXPECT_EQ(name, expected + std::string(gemm->features == base::kCpuAvxVnni ? "_vnni" : ""));
   }
   for (const RowOps* ops : all_row_ops()) EXPECT_STREQ(ops->name, isa_name(ops->isa));
 }
@@ -43,8 +44,10 @@ TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
   // Indexed by level.
   const char* bf16[] = {"bf16_f32_4x32_generic", "bf16_f32_6x32_avx2",         "bf16_f32_12x32_avx512",
                         "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16", "bf16_f32_32x32_amx"};
-  const char* s8[] = {"s8_s32_4x32_generic",      "s8_s32_6x32_avx2",         "s8_s32_12x32_avx512",
-                      "s8_s32_12x32_avx512_vnni", "s8_s32_12x32_avx512_vnni", "s8_s32_32x32_amx"};
+  const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
+  const char* s8[] = {"s8_s32_4x32_generic",      vnni ? "s8_s32_6x32_avx2_vnni" : "s8_s32_6x32_avx2",
+                      "s8_s32_12x32_avx512",      "s8_s32_12x32_avx512_vnni",
+                      "s8_s32_12x32_avx512_vnni", "s8_s32_32x32_amx"};
   const char* row_ops[] = {"generic", "avx2", "avx512", "avx512", "avx512", "avx512"};
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);

@@ -3,6 +3,8 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx2/int4_tile.h"
+#include "kernel/isa/avx2/load.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -18,10 +20,6 @@ constexpr int kMaxRows = 6;  // 12 accumulators, 2 vectors of weights, 1 activat
 /// Few rows need all columns at once, to have enough sums in flight and to read the panel as one stream.
 constexpr int vectors_for(int rows) {
   return rows <= 2 ? 4 : 2;
-}
-
-[[gnu::always_inline]] inline __m256i load_dwords(const void* p) {
-  return _mm256_load_si256(static_cast<const __m256i*>(p));
 }
 
 // The accumulating instructions are one line of assembly each: left to itself the compiler regroups the
@@ -100,6 +98,7 @@ struct S8Sums {
   static constexpr int kVectors = vectors_for(kRows);
   static constexpr int kColumns = kVectors * 8;
   static constexpr int kOperands = 2;
+  static constexpr int kRowCount = kRows;
   __m256i c[kRows][kVectors];
 
   [[gnu::always_inline]] void start(const kernel::Tile&, int) {
@@ -140,7 +139,31 @@ struct S8Sums {
     }
   }
 
+  [[gnu::always_inline]] void start_codes(const kernel::Tile& t, int column) {
+    start(t, column);
+  }
+  [[gnu::always_inline]] void step_codes(const uint32_t* codes, const Operand* a) {
+    step_last_codes(codes, a);
+    add_nibbles<8>(codes, a + 2 * kRows);
+    add_nibbles<0>(codes, a + 3 * kRows);
+  }
+  [[gnu::always_inline]] void step_last_codes(const uint32_t* codes, const Operand* a) {
+    add_nibbles<12>(codes, a);
+    add_nibbles<4>(codes, a + kRows);
+  }
+  [[gnu::always_inline]] void end_codes() {}
+
  private:
+  /// Of each 16 bits the nibble that a shift by kLeft brings to the top, as the pair of k of one operand.
+  template <int kLeft>
+  [[gnu::always_inline]] void add_nibbles(const uint32_t* codes, const Operand* a) {
+    asm("" : "+r"(codes), "+x"(c[kRows - 1][kVectors - 1]));  // not before the products that came first
+    __m256i w[kVectors];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j)
+      w[j] = _mm256_srai_epi16(_mm256_slli_epi16(load_dwords(codes + 8 * j), kLeft), 12);
+    add(a, w);
+  }
   [[gnu::always_inline]] void add(const int32_t* a, const __m256i (&w)[kVectors]) {
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -170,6 +193,8 @@ constinit const kernel::Gemm gemm_s8 = {
     .packed_bytes = kernel::PackS8AsS16<Level>::bytes,
     .pack_rows = kernel::PackS8AsS16<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
+    .coded_rows = {0, 0, 0, 0, kMaxRows},
+    .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
 };
 
 }  // namespace megamoe::isa_avx2

@@ -1,6 +1,7 @@
 // Peak loops of the avx2 level.
 #include <immintrin.h>
 
+#include "kernel/isa/avx2/vnni.h"
 #include "kernel/kernels.h"
 #include "kernel/peak_loop.h"
 
@@ -21,6 +22,10 @@ struct PeakS8 {
   }
 };
 
+struct PeakVnni {
+  [[gnu::always_inline]] static void run(__m256i& c, __m256i a, __m256i b) { dot(c, a, b); }
+};
+
 }  // namespace
 
 constinit const kernel::Peak peak_f32 = {
@@ -39,6 +44,15 @@ constinit const kernel::Peak peak_s8 = {
     .kind = kernel::PeakKind::kInt8,
     .operations = kernel::peak_operations(16),
     .run = kernel::peak_loop<PeakS8, __m256i>,
+};
+
+constinit const kernel::Peak peak_s8_vnni = {
+    .instruction = "vpdpbusd ymm",
+    .isa = Isa::kAvx2,
+    .features = base::kCpuAvxVnni,
+    .kind = kernel::PeakKind::kInt8,
+    .operations = kernel::peak_operations(32),
+    .run = kernel::peak_loop<PeakVnni, __m256i>,
 };
 
 }  // namespace megamoe::isa_avx2
