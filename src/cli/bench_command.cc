@@ -31,9 +31,14 @@ struct BenchOptions {
   int64_t repeat = 20;
 };
 
+// Near the point where both take equally long either may be the limit: both are measured there.
+constexpr double kNear = 2;
+
 struct Ceiling {
   ArithmeticCeiling linear1, linear2;  ///< of the families of both products
   double read = 0;                     ///< bytes per second
+
+  double operations() const { return CeilingPasses::of_both(linear1.rate, linear2.rate); }
 };
 
 /// One line of the result.
@@ -43,9 +48,11 @@ struct Row {
   double experts = 0;  ///< with tokens, on average over the calls
   size_t calls = 0;
   double seconds = 0;
-  double operations = 0;    ///< per second
-  double weight_bytes = 0;  ///< per second
-  double efficiency = 0;    ///< time that the ceilings allow, over time taken
+  double operations = 0;      ///< per second
+  double weight_bytes = 0;    ///< per second
+  Efficiency efficiency;      ///< time that the passes beside each call allow, over time taken
+  double run_efficiency = 0;  ///< the same with the ceilings of the run and the median call
+  Ceilings passes;            ///< their medians; 0 = not measured
   std::vector<std::string> kernels;
   Ceiling ceiling;
 };
@@ -76,7 +83,10 @@ class Bench {
     const int per_rank = common_.threads > 0 ? common_.threads
                                              : std::max(1, base::topology().usable_threads() / common_.ranks);
     const int threads = std::min(per_rank * common_.ranks, base::topology().hardware_threads);
-    const double read = read_ceiling(threads);
+    auto range = ReadRange::make(per_rank * common_.ranks);
+    if (!range) return bad_input(range.status());
+    range_ = std::move(*range);
+    const double read = read_ceiling(range_, threads);
     jobs_ = static_cast<int64_t>(scenarios->size());
     for (const moe::Scenario* scenario : *scenarios) {
       const Ceiling ceiling{ceiling_of(scenario->family1, *isa, threads),
@@ -112,9 +122,18 @@ class Bench {
     options.label = scenario.name;
     options.jobs_before = static_cast<int64_t>(rows_.size() / tokens_.size());
     options.jobs = jobs_;
+    const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
+    const double expert_bytes = layer_weights * dtype_bits(scenario.weight) / 8;
+    const double token_operations = 2.0 * static_cast<double>(shape_.topk) * layer_weights;
+    const CeilingPasses passes(range_, ceiling.linear1, ceiling.linear2);
+    options.pass = [&](base::Team& team, int rank, size_t batch, double seconds) {
+      const double reading = tokens_[batch].distinct_experts() * expert_bytes / ceiling.read;
+      const double computing =
+          static_cast<double>(base.batches[batch].tokens()) * token_operations / ceiling.operations();
+      return passes.run(team, rank, seconds, reading * kNear > computing, computing * kNear > reading);
+    };
     auto result = run_layer(prepared->job, options, &progress_);
     if (!result) return result.status();
-    const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
     for (size_t b = 0; b < tokens_.size(); ++b) {
       Row row;
       row.scenario = scenario.name;
@@ -124,16 +143,32 @@ class Bench {
       row.experts = tokens_[b].distinct_experts();
       row.calls = result->batches[b].seconds.size();
       row.seconds = result->batches[b].median_seconds();
-      row.operations = 2.0 * static_cast<double>(row.tokens * shape_.topk) * layer_weights / row.seconds;
-      row.weight_bytes = row.experts * layer_weights * dtype_bits(scenario.weight) / 8 / row.seconds;
+      row.operations = static_cast<double>(row.tokens) * token_operations / row.seconds;
+      row.weight_bytes = row.experts * expert_bytes / row.seconds;
       row.ceiling = ceiling;
-      // Two of three products are Linear1's.
-      row.efficiency = std::max(row.weight_bytes / ceiling.read,
-                                row.operations * (2 / ceiling.linear1.rate + 1 / ceiling.linear2.rate) / 3);
+      row.run_efficiency = std::max(row.weight_bytes / ceiling.read, row.operations / ceiling.operations());
+      std::vector<TimedCall> calls;
+      for (const double seconds : result->batches[b].seconds) {
+        const int64_t routing = routing_of(base.batches[b], static_cast<int64_t>(calls.size()) + 1);
+        calls.push_back({seconds, static_cast<double>(tokens_[b].distinct_experts(routing)) * expert_bytes,
+                         static_cast<double>(row.tokens) * token_operations});
+      }
+      const std::vector<Ceilings>& beside = result->batches[b].passes;
+      row.efficiency = paired_efficiency(calls, beside, {ceiling.read, ceiling.operations()});
+      row.passes = median_passes(beside);
       row.kernels = result->kernels;
       rows_.push_back(row);
     }
     return Status::ok();
+  }
+
+  static Ceilings median_passes(const std::vector<Ceilings>& passes) {
+    std::vector<double> bytes, operations;
+    for (const Ceilings& pass : passes) {
+      bytes.push_back(pass.bytes);
+      operations.push_back(pass.operations);
+    }
+    return {median_of(bytes), median_of(operations)};
   }
 
   void print_table() const {
@@ -142,13 +177,15 @@ class Bench {
                 static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk), common_.ranks,
                 common_.ranks == 1 ? "rank" : "ranks", common_.transport.c_str());
     Table table({"scenario", "ISA", "routing", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s",
-                 "of peak", "weight GB/s", "of read", "efficiency"});
+                 "of peak", "weight GB/s", "of read", "efficiency", "pairs"});
     for (const Row& row : rows_) {
       table.add({row.scenario, row.isa, row.routing, std::to_string(row.tokens), fixed(row.experts, 1),
                  std::to_string(row.calls), fixed(row.seconds * 1e3, 3),
                  fixed(static_cast<double>(row.tokens) / row.seconds, 0), fixed(row.operations * 1e-9, 1),
                  percent(row.operations / row.ceiling.linear1.rate), fixed(row.weight_bytes * 1e-9, 2),
-                 percent(row.weight_bytes / row.ceiling.read), percent(row.efficiency)});
+                 percent(row.weight_bytes / row.ceiling.read),
+                 row.efficiency.pairs > 0 ? percent(row.efficiency.value) : "-",
+                 std::to_string(row.efficiency.pairs)});
     }
     table.print();
     std::printf("\nCeilings of this machine, same run:");
@@ -159,8 +196,14 @@ class Bench {
         " read %.2f GB/s.\n"
         "ms: median of the calls, first rank in to last rank out. of peak: of the ceiling of Linear1.\n"
         "efficiency: the longer of the times for the weight bytes and for the operations, over the time "
-        "taken.\n",
-        rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9);
+        "taken:\nmedian of the calls, each held against reading and arithmetic measured just before and "
+        "after "
+        "it.\npairs: calls that count, because those passes differ by less than %.0f %%.\n",
+        rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9, kSteadyPasses * 100);
+  }
+
+  static nlohmann::ordered_json measured(double value, bool known) {
+    return known ? nlohmann::ordered_json(value) : nullptr;
   }
 
   void print_json() const {
@@ -176,7 +219,12 @@ class Bench {
                        {"tokens_per_second", static_cast<double>(row.tokens) / row.seconds},
                        {"gflops", row.operations * 1e-9},
                        {"weight_gbps", row.weight_bytes * 1e-9},
-                       {"efficiency", row.efficiency},
+                       {"efficiency", measured(row.efficiency.value, row.efficiency.pairs > 0)},
+                       {"pairs", row.efficiency.pairs},
+                       {"run_efficiency", row.run_efficiency},
+                       {"passes",
+                        {{"read_gbps", measured(row.passes.bytes * 1e-9, row.passes.bytes > 0)},
+                         {"gflops", measured(row.passes.operations * 1e-9, row.passes.operations > 0)}}},
                        {"kernels", row.kernels},
                        {"ceilings",
                         {{"linear1_gflops", row.ceiling.linear1.rate * 1e-9},
@@ -193,6 +241,7 @@ class Bench {
   const CommonOptions& common_;
   const BenchOptions& options_;
   Progress progress_;
+  ReadRange range_;
   ArithmeticCeiling ceilings_[kernel::kFamilyCount];  ///< measured when first needed
   int64_t jobs_ = 0;                                  ///< scenarios to run
   Shape shape_;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -16,25 +17,39 @@
 namespace megamoe::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = ReadRange::Clock;
 
 // Many short rounds, the best one counts: a busy machine then spoils some of them and not the figure.
 constexpr auto kMeasure = std::chrono::milliseconds(30);
 constexpr int kRounds = 12;
 constexpr int64_t kTileK = 256;  // a panel of 16 KiB (bf16): nearest cache
-constexpr size_t kReadBytes = size_t{768} << 20;
-constexpr int kReadParts = 4;  // one part a round, so that no part is in a cache when its turn comes
+constexpr size_t kReadBytes = size_t{768} << 20, kReadBytesPerThread = size_t{1} << 20;
+constexpr size_t kReadAtOnce =
+    (size_t{256} << 10) / sizeof(uint64_t);            // words between two looks at the clock
+constexpr size_t kPrefetch = 4096 / sizeof(uint64_t);  // words ahead
+
+/// Threads begin together: one alone gets more of the memory than its share.
+class Start {
+ public:
+  explicit Start(int threads) : missing_(threads) {}
+  void wait() {
+    missing_.fetch_sub(1);
+    while (missing_.load() > 0) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<int> missing_;
+};
 
 /// Runs work(thread, until) on all threads and returns the sum of what they return.
 template <class Work>
 double on_threads(int threads, const Work& work) {
   std::vector<double> results(static_cast<size_t>(threads));
   std::vector<std::thread> team;
-  std::atomic<int> ready{0};
+  Start start(threads);
   for (int t = 0; t < threads; ++t) {
     team.emplace_back([&, t] {
-      ready.fetch_add(1);
-      while (ready.load() < threads) std::this_thread::yield();
+      start.wait();
       results[static_cast<size_t>(t)] = work(t, Clock::now() + kMeasure);
     });
   }
@@ -63,11 +78,11 @@ double tile_rate(const kernel::Gemm& gemm, Clock::time_point until) {
   int64_t tiles = 0;
   const auto start = Clock::now();
   auto now = start;
-  while (now < until) {
+  do {
     for (int i = 0; i < 64; ++i) gemm.tile(tile);
     tiles += 64;
     now = Clock::now();
-  }
+  } while (now < until);
   return 2.0 * gemm.max_rows * kernel::kPanelColumns * kTileK * static_cast<double>(tiles) /
          std::chrono::duration<double>(now - start).count();
 }
@@ -77,12 +92,16 @@ double instruction_rate(const kernel::Peak& peak, Clock::time_point until) {
   int64_t done = 0;
   const auto start = Clock::now();
   auto now = start;
-  while (now < until) {
+  do {
     peak.run(kIterations);
     done += kIterations;
     now = Clock::now();
-  }
+  } while (now < until);
   return static_cast<double>(done * peak.operations) / std::chrono::duration<double>(now - start).count();
+}
+
+double rate_of(const ArithmeticCeiling& ceiling, Clock::time_point until) {
+  return ceiling.peak != nullptr ? instruction_rate(*ceiling.peak, until) : tile_rate(*ceiling.tile, until);
 }
 
 template <class Work>
@@ -108,41 +127,81 @@ ArithmeticCeiling arithmetic_ceiling(kernel::Family family, Isa isa, int threads
   for (const kernel::Peak* peak : kernel::all_peaks()) {
     if (peak->isa > isa || !applies(peak->kind, family) || !kernel::runnable(*peak)) continue;
     const double rate = peak_rate(*peak, threads);
-    if (rate > best.rate) best = {peak->instruction, rate};
+    if (rate > best.rate) best = {peak->instruction, rate, peak, nullptr};
   }
   if (best.rate > 0) return best;
   const kernel::Gemm& gemm = kernel::gemm_for(family, isa);
-  return {gemm.name,
-          best_round(threads, [&](int, Clock::time_point until) { return tile_rate(gemm, until); })};
+  best = {gemm.name, 0, nullptr, &gemm};
+  best.rate = best_round(threads, [&](int, Clock::time_point until) { return rate_of(best, until); });
+  return best;
 }
 
-double read_ceiling(int threads, bool huge) {
-  auto pages = base::Pages::allocate(kReadBytes, huge);
-  if (!pages) return 0;
-  if (!huge) madvise(pages->data(), kReadBytes, MADV_NOHUGEPAGE);
-  std::memset(pages->data(), 1, kReadBytes);
-  const size_t part = kReadBytes / sizeof(uint64_t) / kReadParts;
-  const size_t words = part / static_cast<size_t>(threads);
-  std::atomic<uint64_t> sink{0};
-  double best = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    best = std::max(best, on_threads(threads, [&](int t, Clock::time_point) {
-                      const auto* data = reinterpret_cast<const uint64_t*>(pages->data()) +
-                                         static_cast<size_t>(round % kReadParts) * part +
-                                         static_cast<size_t>(t) * words;
-                      const auto start = Clock::now();
-                      uint64_t sums[8] = {};
-                      for (size_t i = 0; i + 8 <= words; i += 8) {
-                        for (int j = 0; j < 8; ++j) sums[j] += data[i + static_cast<size_t>(j)];
-                      }
-                      uint64_t sum = 0;
-                      for (uint64_t s : sums) sum += s;
-                      sink.fetch_add(sum, std::memory_order_relaxed);
-                      return static_cast<double>(words * sizeof(uint64_t)) /
-                             std::chrono::duration<double>(Clock::now() - start).count();
-                    }));
+Result<ReadRange> ReadRange::make(int threads, bool huge) {
+  const size_t bytes = std::max(kReadBytes, kReadBytesPerThread * static_cast<size_t>(threads));
+  auto pages = base::Pages::allocate(bytes, huge);
+  if (!pages) return pages.status();
+  if (!huge) madvise(pages->data(), bytes, MADV_NOHUGEPAGE);
+  std::memset(pages->data(), 1, bytes);
+  ReadRange range;
+  range.pages_ = std::move(*pages);
+  range.part_ = bytes / sizeof(uint64_t) / static_cast<size_t>(threads) / kReadAtOnce * kReadAtOnce;
+  range.next_.resize(static_cast<size_t>(threads));
+  return range;
+}
+
+double ReadRange::read(int thread, Clock::time_point until) {
+  const auto* const part =
+      reinterpret_cast<const uint64_t*>(pages_.data()) + static_cast<size_t>(thread) * part_;
+  size_t at = next_[static_cast<size_t>(thread)], words = 0;
+  uint64_t sums[8] = {};
+  const auto start = Clock::now();
+  auto now = start;
+  do {
+    for (size_t i = at; i < at + kReadAtOnce; i += 8) {
+      __builtin_prefetch(part + i + kPrefetch);
+      for (size_t j = 0; j < 8; ++j) sums[j] += part[i + j];
+    }
+    words += kReadAtOnce;
+    at = at + kReadAtOnce < part_ ? at + kReadAtOnce : 0;
+    now = Clock::now();
+  } while (now < until);
+  for (uint64_t& sum : sums) asm volatile("" : "+r"(sum));  // read for nothing else
+  next_[static_cast<size_t>(thread)] = at;
+  return static_cast<double>(words * sizeof(uint64_t)) / std::chrono::duration<double>(now - start).count();
+}
+
+double read_ceiling(ReadRange& range, int threads) {
+  return best_round(threads, [&](int t, Clock::time_point until) { return range.read(t, until); });
+}
+
+Ceilings CeilingPasses::run(base::Team& team, int rank, double seconds, bool reading, bool computing) const {
+  const auto together = [&](double share, const auto& work) {
+    const auto length =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds * share));
+    std::vector<double> rates(static_cast<size_t>(team.size()));
+    Start start(team.size());
+    const Status ran = team.run([&](int t) {
+      start.wait();
+      rates[static_cast<size_t>(t)] = work(t, Clock::now() + length);
+    });
+    return ran ? std::accumulate(rates.begin(), rates.end(), 0.0) : 0.0;
+  };
+  Ceilings pass;
+  if (reading) {
+    pass.bytes = together(
+        1, [&](int t, Clock::time_point until) { return range_.read(rank * team.size() + t, until); });
   }
-  return best;
+  if (!computing) return pass;
+  const auto arithmetic = [&](double share, const ArithmeticCeiling& ceiling) {
+    return together(share, [&](int, Clock::time_point until) { return rate_of(ceiling, until); });
+  };
+  if (linear1_.name == linear2_.name) {
+    pass.operations = arithmetic(1, linear1_);
+  } else {
+    const double first = arithmetic(2.0 / 3, linear1_);
+    pass.operations = of_both(first, arithmetic(1.0 / 3, linear2_));
+  }
+  return pass;
 }
 
 }  // namespace megamoe::cli

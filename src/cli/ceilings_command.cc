@@ -24,8 +24,10 @@ int run_ceilings(const CommonOptions& common) {
     lines.push_back({peak->instruction, "GOP/s", peak_rate(*peak, 1), peak_rate(*peak, threads)});
   }
   for (const bool huge : {false, true}) {
-    lines.push_back({huge ? "read, huge pages" : "read, 4 KiB pages", "GB/s", read_ceiling(1, huge),
-                     read_ceiling(threads, huge)});
+    auto range = ReadRange::make(threads, huge);
+    if (!range) return bad_input(range.status());
+    lines.push_back({huge ? "read, huge pages" : "read, 4 KiB pages", "GB/s", read_ceiling(*range, 1),
+                     read_ceiling(*range, threads)});
   }
   if (common.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "checkpoint/moe_checkpoint.h"
+#include "moe/buffer.h"
 
 namespace megamoe::cli {
 namespace {
@@ -17,6 +18,9 @@ namespace {
 constexpr std::chrono::minutes kDeadline{10};
 constexpr int64_t kSpansKept = 1 << 18;
 constexpr int64_t kTextKept = 1 << 14;
+// A pass takes as long as the call beside it, within limits: shorter ones say little, longer ones nothing
+// more.
+constexpr double kShortestPass = 1e-3, kLongestPass = 25e-3;
 
 int64_t now_ns() {
   timespec t = {};
@@ -29,6 +33,7 @@ struct BatchReport {
   SharedArray<uint16_t> y;
   SharedArray<int32_t> expert_token_nums;
   SharedArray<int64_t> times;              ///< [repeat][rank][begin, end]
+  SharedArray<Ceilings> passes;            ///< [repeat + 1][rank]
   SharedArray<std::atomic<int64_t>> plan;  ///< [0]: number of timed calls, chosen by rank 0
   SharedArray<TraceSpan> spans;            ///< [rank][kSpansKept]
   SharedArray<int64_t> span_counts;        ///< [rank]
@@ -62,6 +67,7 @@ Result<Report> make_report(const LayerJob& job, const JobOptions& options) {
     MEGAMOE_RETURN_IF_ERROR(make(b.y, batch.tokens() * job.config.hidden));
     MEGAMOE_RETURN_IF_ERROR(make(b.expert_token_nums, job.config.num_experts));
     MEGAMOE_RETURN_IF_ERROR(make(b.times, options.repeats * ranks * 2));
+    MEGAMOE_RETURN_IF_ERROR(make(b.passes, options.pass ? (options.repeats + 1) * ranks : 0));
     MEGAMOE_RETURN_IF_ERROR(make(b.plan, 1));
     MEGAMOE_RETURN_IF_ERROR(make(b.spans, options.trace ? ranks * kSpansKept : 0));
     MEGAMOE_RETURN_IF_ERROR(make(b.span_counts, ranks));
@@ -99,16 +105,25 @@ Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const JobOptions& 
   return MegaMoe::create(buffer, std::move(*layer));
 }
 
-Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, const JobOptions& options,
-                 BatchReport& report, std::atomic<int64_t>& calls) {
+Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const LayerJob& job, size_t index,
+                 const JobOptions& options, BatchReport& report, std::atomic<int64_t>& calls) {
+  const Batch& batch = job.batches[index];
   const int rank = buffer.rank(), ranks = buffer.world_size();
   const auto call = [&](int64_t turn) {
     return rank_args(buffer, batch, turn, report.y.data(), report.expert_token_nums.data());
   };
   CallArgs args = call(0);
 
+  double taken = 0;  // of the last call on this rank
+  const auto pass = [&](int64_t before) {
+    if (!options.pass) return;
+    report.passes[before * ranks + rank] =
+        options.pass(buffer.impl().team, rank, index, std::clamp(taken, kShortestPass, kLongestPass));
+  };
   const int64_t start = now_ns();
   MEGAMOE_RETURN_IF_ERROR(op.run(args));
+  taken = static_cast<double>(now_ns() - start) * 1e-9;
+  pass(0);
   if (rank == 0) {
     // Published before this rank enters the first timed call, and read by the others after it.
     const double seconds = std::max(1e-9, static_cast<double>(now_ns() - start) * 1e-9);
@@ -125,6 +140,8 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const Batch& batch, cons
     times[0] = now_ns();
     MEGAMOE_RETURN_IF_ERROR(op.run(args));
     times[1] = now_ns();
+    taken = static_cast<double>(times[1] - times[0]) * 1e-9;
+    pass(i + 1);
     if (rank == 0) calls.fetch_add(1, std::memory_order_relaxed);
     if (options.trace) {
       const std::vector<TraceSpan> spans = buffer.trace();
@@ -149,6 +166,13 @@ BatchResult collect(BatchReport&& report, const JobOptions& options) {
     }
     result.seconds.push_back(static_cast<double>(last - first) * 1e-9);
   }
+  for (int64_t i = 0; options.pass && i <= report.plan[0].load(); ++i) {
+    Ceilings& all = result.passes.emplace_back();
+    for (int r = 0; r < ranks; ++r) {
+      all.bytes += report.passes[i * ranks + r].bytes;
+      all.operations += report.passes[i * ranks + r].operations;
+    }
+  }
   for (int r = 0; r < ranks && options.trace; ++r) {
     const TraceSpan* const spans = report.spans.data() + r * kSpansKept;
     result.spans.emplace_back(spans, spans + report.span_counts[r]);
@@ -161,11 +185,7 @@ BatchResult collect(BatchReport&& report, const JobOptions& options) {
 }  // namespace
 
 double BatchResult::median_seconds() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t half = sorted.size() / 2;
-  if (sorted.empty()) return 0;
-  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+  return median_of(seconds);
 }
 
 Result<Layer> packed_layer(const LayerJob& job, const SymmBuffer& buffer) {
@@ -193,8 +213,7 @@ CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, u
   const int64_t begin = first_token(batch.tokens(), ranks, rank);
   const int64_t count = first_token(batch.tokens(), ranks, rank + 1) - begin;
   const int64_t hidden = batch.x.shape[1], local = buffer.experts_per_rank();
-  const auto routings = static_cast<int64_t>(batch.more_topk_ids.size()) + 1;
-  const int64_t routing = turn % routings;
+  const int64_t routing = routing_of(batch, turn);
   CallArgs args;
   args.x = row_range(batch.x, begin, count);
   args.topk_ids = row_range(
@@ -255,7 +274,7 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
     if (group.rank() == 0) report_plan(**buffer, **op, *report);
     for (size_t b = 0; b < job.batches.size(); ++b) {
       MEGAMOE_RETURN_IF_ERROR(
-          run_batch(**op, **buffer, job.batches[b], options, report->batches[b], report->calls[0]));
+          run_batch(**op, **buffer, job, b, options, report->batches[b], report->calls[0]));
     }
     return Status::ok();
   };

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/team.h"
 #include "cli/command.h"
+#include "cli/efficiency.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
 #include "megamoe/mega_moe.h"
@@ -43,15 +45,19 @@ struct JobOptions {
   std::string label;        ///< of the progress bar
   int64_t jobs_before = 0;  ///< how many jobs like this one are done, of `jobs` in all; for the progress bar
   int64_t jobs = 1;
+  /// What the machine does at best, measured on every rank, in its process: before the first timed call of a
+  /// batch and after each one, on the threads of the call, for about `seconds`.
+  std::function<Ceilings(base::Team& team, int rank, size_t batch, double seconds)> pass;
   /// Called on every rank, in its process, after the last call of every batch, with that call's tensors.
   /// Stages are then kept.
   std::function<Status(const MegaMoe& op, const CallArgs& args, int rank)> inspect;
 };
 
 struct BatchResult {
-  SharedArray<uint16_t> y;                    ///< (T, H)
-  SharedArray<int32_t> expert_token_nums;     ///< (E,)
-  std::vector<double> seconds;                ///< of each timed call: first rank in to last rank out
+  SharedArray<uint16_t> y;                 ///< (T, H)
+  SharedArray<int32_t> expert_token_nums;  ///< (E,)
+  std::vector<double> seconds;             ///< of each timed call: first rank in to last rank out
+  std::vector<Ceilings> passes;  ///< of all ranks, one more than calls; empty without JobOptions::pass
   std::vector<std::vector<TraceSpan>> spans;  ///< by rank, of the timed calls
   double median_seconds() const;
 };
@@ -84,6 +90,10 @@ inline int64_t first_expert(int64_t experts, int ranks, int64_t rank) {
 
 /// The layer of a rank of the buffer, its weights packed.
 Result<Layer> packed_layer(const LayerJob& job, const SymmBuffer& buffer);
+/// Which of its routings a call on a batch takes. Timed call i of run_layer has turn i + 1.
+inline int64_t routing_of(const Batch& batch, int64_t turn) {
+  return turn % (static_cast<int64_t>(batch.more_topk_ids.size()) + 1);
+}
 /// The tensors of a rank of the buffer in a call on a batch. Calls take its routings in turn. `y` (T, H) and
 /// `expert_token_nums` (E,) are those of all ranks.
 CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, uint16_t* y,

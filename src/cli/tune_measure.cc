@@ -6,15 +6,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/efficiency.h"
+
 namespace megamoe::cli {
 namespace {
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
 
 std::vector<double> log_ratios(const Pairs& pairs) {
   std::vector<double> logs;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "format/bf16.h"
 #include "megamoe/routing.h"
@@ -174,17 +175,14 @@ Batch Tokens::batch() const {
   return batch;
 }
 
+int64_t Tokens::distinct_experts(int64_t routing) const {
+  const auto ids = ids_.begin() + routing * tokens_ * shape_.topk;
+  return static_cast<int64_t>(std::set<int32_t>(ids, ids + tokens_ * shape_.topk).size());
+}
+
 double Tokens::distinct_experts() const {
-  std::vector<int> last(static_cast<size_t>(shape_.experts), -1);
   int64_t distinct = 0;
-  const int64_t slots = tokens_ * shape_.topk;
-  for (int r = 0; r < routings_; ++r) {
-    for (int64_t i = 0; i < slots; ++i) {
-      int& seen = last[static_cast<size_t>(ids_[static_cast<size_t>(r * slots + i)])];
-      distinct += seen != r;
-      seen = r;
-    }
-  }
+  for (int r = 0; r < routings_; ++r) distinct += distinct_experts(r);
   return static_cast<double>(distinct) / routings_;
 }
 

@@ -36,6 +36,8 @@ class Tokens {
   Batch batch() const;
   /// Experts that at least one slot goes to, on average over the routings.
   double distinct_experts() const;
+  /// The same of one routing.
+  int64_t distinct_experts(int64_t routing) const;
 
  private:
   Tokens(const Shape& shape, int64_t tokens, int routings);

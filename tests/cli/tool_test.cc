@@ -139,9 +139,13 @@ TEST(Tool, BenchPrintsCeilings) {
   const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
   ASSERT_EQ(bench["rows"].size(), 16u);
   for (const json& row : bench["rows"]) {
-    for (const char* figure : {"ms", "gflops", "weight_gbps", "efficiency"}) {
+    for (const char* figure : {"ms", "gflops", "weight_gbps", "run_efficiency"}) {
       EXPECT_GT(row[figure].get<double>(), 0) << figure;
     }
+    // Pairs whose passes differ do not count, and none may be left.
+    EXPECT_LE(row["pairs"], row["calls"]);
+    EXPECT_EQ(row["efficiency"].is_null(), row["pairs"] == 0);
+    EXPECT_FALSE(row["passes"]["read_gbps"].is_null() && row["passes"]["gflops"].is_null());
     for (const char* ceiling : {"linear1_gflops", "linear2_gflops", "read_gbps"}) {
       EXPECT_GT(row["ceilings"][ceiling].get<double>(), 0) << ceiling;
     }
