@@ -49,7 +49,8 @@ struct BufferOptions {
   std::optional<Isa> isa;                     ///< kernels of this level; absent = default_isa()
   std::chrono::milliseconds deadline{60000};  ///< longest time one wait for other ranks may take
   bool trace = false;                         ///< record when each thread did what, see CallTrace
-  /// Keep for MegaMoe::stages() what no later stage needs: Linear1, and Linear2 where rows return as codes.
+  /// Keep for MegaMoe::stages() all rows of a call between the stages, which otherwise take over each other's
+  /// memory, with Linear1, and with Linear2 where rows return as codes.
   bool keep_stages = false;
 };
 
@@ -236,8 +237,9 @@ class MEGAMOE_API MegaMoe {
   Status run(const CallArgs& args);
 
   /// What the stages of the last successful call left in memory on this rank, for diagnosis. Without
-  /// BufferOptions::keep_stages `linear1` is empty, since its values live only in registers, and so is
-  /// `linear2` where rows return as codes. To be read before any rank starts the next call.
+  /// BufferOptions::keep_stages `linear1`, `activated` and `requantised` are empty, since their memory has
+  /// served other rows, and so is `linear2` where rows return as codes. To be read before any rank starts the
+  /// next call.
   Result<Stages> stages() const;
 
   /// The plan as text, one "key: value" per line: scenario, kernels, blocks, buffer bytes.

@@ -183,8 +183,13 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
   if (options.trace) trace.enable(threads, size_t{1} << 15);
 }
 
+Result<moe::Workspace> SymmBuffer::Impl::make_workspace(int64_t rows, int64_t most_blocks) const {
+  if (rooms() > 0) return moe::Workspace::make(rooms() * moe::kBlockRows, rooms(), config, isa, false);
+  return moe::Workspace::make(rows, most_blocks, config, isa, keep_stages);
+}
+
 Status SymmBuffer::Impl::allocate() {
-  Result<moe::Workspace> made = moe::Workspace::make(capacity, layout.max_blocks(), config, isa, keep_stages);
+  Result<moe::Workspace> made = make_workspace(capacity, layout.max_blocks());
   if (!made) return made.status();
   workspace = std::move(*made);
   MEGAMOE_RETURN_IF_ERROR(reserve_shared(0));
@@ -232,7 +237,7 @@ Status SymmBuffer::Impl::reserve_shared(int64_t experts) {
   const int64_t blocks = experts * (base::ceil_div(tokens, moe::kBlockRows) + 1);
   moe::SharedRows made;
   if (experts > 0) {
-    Result<moe::Workspace> work = moe::Workspace::make(experts * tokens, blocks, config, isa, keep_stages);
+    Result<moe::Workspace> work = make_workspace(experts * tokens, blocks);
     if (!work) return work.status();
     made.workspace = std::move(*work);
     made.experts = experts;
@@ -254,7 +259,7 @@ Status SymmBuffer::Impl::reserve_shared(int64_t experts) {
     made.arrived.resize(static_cast<size_t>(blocks));
   }
   const int64_t all_blocks = layout.max_blocks() + blocks;
-  schedule = std::make_unique<moe::Schedule>(all_blocks, config.num_max_tokens_per_rank);
+  schedule = std::make_unique<moe::Schedule>(all_blocks, config.num_max_tokens_per_rank, rooms());
   this->blocks.reserve(static_cast<size_t>(all_blocks));
   block_pieces.reserve(static_cast<size_t>(all_blocks));
   shared = std::move(made);

@@ -26,8 +26,9 @@ namespace megamoe {
 
 namespace moe {
 
-/// Private memory behind a set of rows. Pages are touched on first use, so a size is an upper bound and not a
-/// cost.
+/// Private memory behind a set of rows: of a few blocks, which others take over when they are done, or of all
+/// rows of a call where stages are kept. Pages are touched on first use, so a size is an upper bound and not
+/// a cost.
 struct Workspace {
   size_t packed_block1 = 0;  ///< bytes of one block's packed activations for Linear1
   size_t packed_block2 = 0;
@@ -91,6 +92,8 @@ struct Block {
   int64_t first_row = 0;  ///< in the memory of its set
   int64_t rows = 0;
   uint32_t* arrived = nullptr;  ///< its arrival counter
+  int64_t room = 0;             ///< its packed rows in the workspace
+  int64_t room_row = 0;         ///< its first row there
 };
 
 }  // namespace moe
@@ -128,6 +131,12 @@ class SymmBuffer::Impl {
     return base::round_up(static_cast<size_t>(combine_codec->row_bytes(config.hidden)), base::kCacheLine);
   }
 
+  /// Blocks that have memory at the same time; 0 where all of a call have their own, because stages are kept
+  /// or the rows of a call need less.
+  int64_t rooms() const {
+    const int64_t rooms = moe::Schedule::rooms_for(threads);
+    return keep_stages || rooms * moe::kBlockRows > capacity ? 0 : rooms;
+  }
   /// Memory for shared experts, kept for the largest number asked for. Not during a call.
   Status reserve_shared(int64_t experts);
 
@@ -168,6 +177,8 @@ class SymmBuffer::Impl {
   static Result<std::unique_ptr<Impl>> prepare(const Group& group, const BufferConfig& config,
                                                const BufferOptions& options);
   Status allocate();
+  /// For `rows` rows in a call, in at most so many blocks.
+  Result<moe::Workspace> make_workspace(int64_t rows, int64_t most_blocks) const;
 };
 
 namespace moe {

@@ -170,8 +170,17 @@ void Call::fail(Status status) {
   failed_.store(true, std::memory_order_relaxed);
 }
 
+// Its memory is what the piece says, or its own where all blocks have some.
+Block Call::block_of(const Piece& piece) const {
+  Block block = owner_.blocks[static_cast<size_t>(piece.block)];
+  const bool shares = owner_.rooms() > 0;
+  block.room = shares ? piece.room : block.index;
+  block.room_row = shares ? piece.room * kBlockRows : block.first_row;
+  return block;
+}
+
 void Call::execute(const Piece& piece, const Scratch& scratch) {
-  const auto block = [&]() -> const Block& { return owner_.blocks[static_cast<size_t>(piece.block)]; };
+  const auto block = [&] { return block_of(piece); };
   switch (piece.work) {
     case Work::kDispatch:
       return dispatch(piece.index, scratch);

@@ -33,14 +33,15 @@ class Call {
 
     const std::byte* code_row(int64_t row) const { return codes + static_cast<size_t>(row) * code_stride; }
     const std::byte* scale_row(int64_t row) const { return scales + static_cast<size_t>(row) * scale_stride; }
-    std::byte* packed1(int64_t block, int64_t tile) const {
-      return workspace->packed1.data() + static_cast<size_t>(block) * workspace->packed_block1 +
+    std::byte* packed1(int64_t room, int64_t tile) const {
+      return workspace->packed1.data() + static_cast<size_t>(room) * workspace->packed_block1 +
              static_cast<size_t>(tile) * plan->linear1.tile_stride();
     }
-    std::byte* packed2(int64_t block, int64_t tile) const {
-      return workspace->packed2.data() + static_cast<size_t>(block) * workspace->packed_block2 +
+    std::byte* packed2(int64_t room, int64_t tile) const {
+      return workspace->packed2.data() + static_cast<size_t>(room) * workspace->packed_block2 +
              static_cast<size_t>(tile) * plan->linear2.tile_stride();
     }
+    // The rest by rows of the workspace.
     std::byte* activated(int64_t row) const {
       return workspace->activated.data() + static_cast<size_t>(row) * workspace->activated_row;
     }
@@ -66,6 +67,7 @@ class Call {
   void add_pieces(const Block& block);
   void work(int thread);
   void fail(Status status);
+  Block block_of(const Piece& piece) const;
   void execute(const Piece& piece, const Scratch& scratch);
   bool block_arrived(int64_t block) const;
   bool tokens_complete(int64_t piece) const;

@@ -112,7 +112,7 @@ void Call::linear1(const Block& block, const Piece& piece, const Scratch& scratc
   if (scaled) gather_scales(rows.scale_row(block.first_row), rows.scale_stride, block.rows, scales);
   multiply(
       rows.plan->linear1, *scenario.token_codec, block, piece, scratch,
-      [&](int64_t t) { return rows.packed1(block.index, t); },
+      [&](int64_t t) { return rows.packed1(block.room, t); },
       [&](int64_t p, const pack::Panel& panel, const void* c, int64_t begin, int count) {
         const int64_t first = p * g.outputs_per_panel();
         const int64_t first_row = block.first_row + begin;
@@ -126,7 +126,7 @@ void Call::linear1(const Block& block, const Piece& piece, const Scratch& scratc
         out.row_scales = scaled ? scales + begin : nullptr;
         out.row_weights = rows.weights == nullptr ? nullptr : rows.weights + first_row;
         out.params = &plan_.activation.params;
-        std::byte* const to = rows.activated(first_row) + first * element;
+        std::byte* const to = rows.activated(block.room_row + begin) + first * element;
         out.out = to;
         out.out_row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
         epilogue(out);
@@ -167,7 +167,7 @@ void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratc
   // Shared rows stay on this rank and are never quantised.
   const Codec* codec = block.set == kRouted ? owner_.combine_codec : nullptr;
   float scales[kBlockRows];
-  if (scaled) gather_scales(rows.mid_scales(block.first_row), rows.workspace->scales_row, block.rows, scales);
+  if (scaled) gather_scales(rows.mid_scales(block.room_row), rows.workspace->scales_row, block.rows, scales);
   const comm::RowHome* const homes = rows.homes + block.first_row;
   std::byte* slots[kBlockRows];
   for (int64_t r = 0; r < block.rows; ++r) slots[r] = place(block, homes[r]);
@@ -178,7 +178,7 @@ void Call::linear2(const Block& block, const Piece& piece, const Scratch& scratc
   }
   multiply(
       rows.plan->linear2, *scenario.requantise_codec, block, piece, scratch,
-      [&](int64_t t) { return rows.packed2(block.index, t); },
+      [&](int64_t t) { return rows.packed2(block.room, t); },
       [&](int64_t p, const pack::Panel& panel, const void* c, int64_t begin, int count) {
         const int64_t first = p * kernel::kPanelColumns;
         const int64_t first_row = block.first_row + begin;

@@ -100,23 +100,25 @@ void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   const Codec& codec = *rows.plan->scenario->token_codec;
   const int64_t k = linear.geometry().k;
   const int64_t tiles = linear.tiles(block.rows);
-  const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
-  const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
+  const int64_t first = LinearPlan::tile_begin(block.rows, tiles, tile);
+  const int64_t count = LinearPlan::tile_begin(block.rows, tiles, tile + 1) - first;
+  const int64_t arrived = block.first_row + first, place = block.room_row + first;
   kernel::PackRows pack{};
-  pack.codes = rows.code_row(begin);
+  pack.codes = rows.code_row(arrived);
   pack.row_bytes = static_cast<ptrdiff_t>(rows.code_stride);
   if (codec.decodes()) {
-    for (int64_t row = begin; row < end; ++row) {
-      codec.decode(*plan_.ops, linear.geometry().family, rows.code_row(row), rows.scale_row(row), k,
-                   reinterpret_cast<float*>(scratch.row), rows.operand(row), rows.factors(row));
+    for (int64_t r = 0; r < count; ++r) {
+      codec.decode(*plan_.ops, linear.geometry().family, rows.code_row(arrived + r),
+                   rows.scale_row(arrived + r), k, reinterpret_cast<float*>(scratch.row),
+                   rows.operand(place + r), rows.factors(place + r));
     }
-    pack.codes = rows.operand(begin);
+    pack.codes = rows.operand(place);
     pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
   }
-  pack.rows = static_cast<int>(end - begin);
+  pack.rows = static_cast<int>(count);
   pack.k = k;
-  pack.out = rows.packed1(block.index, tile);
-  add_groups(rows, linear, codec, begin, pack);
+  pack.out = rows.packed1(block.room, tile);
+  add_groups(rows, linear, codec, place, pack);
   linear.gemm->pack_rows(pack);
 }
 
@@ -127,8 +129,8 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
   const Codec& codec = *scenario.requantise_codec;
   const int64_t k = linear.geometry().k;
   const int64_t tiles = linear.tiles(block.rows);
-  const int64_t begin = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile);
-  const int64_t end = block.first_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
+  const int64_t begin = block.room_row + LinearPlan::tile_begin(block.rows, tiles, tile);
+  const int64_t end = block.room_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
   kernel::PackRows pack{};
   pack.codes = rows.activated(begin);
   pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
@@ -146,7 +148,7 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
   }
   pack.rows = static_cast<int>(end - begin);
   pack.k = k;
-  pack.out = rows.packed2(block.index, tile);
+  pack.out = rows.packed2(block.room, tile);
   add_groups(rows, linear, codec, begin, pack);
   linear.gemm->pack_rows(pack);
 }

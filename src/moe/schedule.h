@@ -21,6 +21,7 @@ struct Piece {
   /// same stage, else -1; and the block after this one, once nothing of this one is left to take, else -1.
   int64_t next = -1;
   int64_t next_block = -1;
+  int64_t room = 0;  ///< memory that the block has from its first stage to its last
   explicit operator bool() const { return work != Work::kNone; }
 };
 
@@ -32,15 +33,21 @@ struct BlockPieces {
 /// The pieces of one call on one rank. Any number of threads claim and finish; a block moves to its next
 /// stage when the last piece of a stage is finished, and nothing else orders anything. A thread stays with
 /// its block as long as there is something to do, so that it reads weights as one stream and finds the rows
-/// in its cache; threads without a block of their own help from the far end.
+/// in its cache; threads without a block of their own help from the far end. A block starts where there is a
+/// room for it, best the one its thread had before, which its cache still holds.
 class Schedule {
  public:
-  Schedule(int64_t max_blocks, int64_t max_combine_pieces);
+  /// Rooms that threads can fill: each is in one block and has another one as its own.
+  static int64_t rooms_for(int threads) { return 2 * int64_t{threads} + 1; }
+
+  /// `rooms` at least 1: with fewer than threads can fill some wait; 0: blocks need none.
+  Schedule(int64_t max_blocks, int64_t max_combine_pieces, int64_t rooms);
 
   /// What a thread works on, kept by the thread for the time of a call.
   struct Worker {
     int64_t block = -1;
     int64_t reserved = -1;  ///< its next block
+    int64_t room = 0;       ///< the one it was in last
   };
 
   /// Starts a call. Blocks are taken in the order given.
@@ -71,8 +78,13 @@ class Schedule {
   static constexpr uint32_t kWaiting = 0;  // stage 1..4 = Work::kPrepare..kLinear2
   static constexpr uint32_t kDone = 5;
 
+  struct State {
+    uint32_t stage;
+    uint32_t room;
+  };
+
   struct alignas(64) Block {
-    std::atomic<uint32_t> stage{kWaiting};
+    std::atomic<State> state{};
     std::atomic<uint32_t> taken{0};  ///< a thread has it as its block
     /// Pieces claimed from the front, and in the upper half from the back. Counts on past the last piece.
     std::atomic<uint64_t> claimed[4] = {};
@@ -83,7 +95,11 @@ class Schedule {
   static constexpr uint64_t kOneBack = uint64_t{1} << 32;
 
   template <class Arrived>
-  Piece take(int64_t b, End end, Arrived& arrived);
+  Piece take(Worker& worker, int64_t b, End end, Arrived& arrived);
+  /// Starts a block, unless another thread has or no room is free; its state then.
+  State open(Worker& worker, Block& block);
+  int64_t enter_room(int64_t wanted);
+  void leave_room(int64_t room);
   /// The first block that nobody has and that is not finished, or -1; now the caller has it.
   template <class Wanted>
   int64_t reserve(Wanted&& wanted);
@@ -102,6 +118,8 @@ class Schedule {
 
   std::unique_ptr<Block[]> blocks_;
   std::unique_ptr<std::atomic<uint8_t>[]> combine_taken_;
+  std::unique_ptr<std::atomic<uint8_t>[]> room_taken_;
+  int64_t rooms_ = 0;
   int64_t block_count_ = 0;
   int64_t dispatch_pieces_ = 0;
   int64_t combine_pieces_ = 0;
@@ -113,17 +131,15 @@ class Schedule {
 };
 
 template <class Arrived>
-Piece Schedule::take(int64_t b, End end, Arrived& arrived) {
+Piece Schedule::take(Worker& worker, int64_t b, End end, Arrived& arrived) {
   Block& block = blocks_[b];
-  uint32_t stage = block.stage.load(std::memory_order_acquire);
-  if (stage == kWaiting) {
+  State state = block.state.load(std::memory_order_acquire);
+  if (state.stage == kWaiting) {
     if (!arrived(b)) return {};
-    uint32_t expected = kWaiting;
-    block.stage.compare_exchange_strong(expected, 1, std::memory_order_acq_rel);
-    stage = block.stage.load(std::memory_order_acquire);
+    state = open(worker, block);
   }
-  if (stage == kDone) return {};
-  const uint32_t s = stage - 1;
+  if (state.stage == kWaiting || state.stage == kDone) return {};
+  const uint32_t s = state.stage - 1;
   const auto left = [&](uint64_t claimed) {
     return int64_t{block.pieces[s]} - static_cast<int64_t>(claimed & (kOneBack - 1)) -
            static_cast<int64_t>(claimed / kOneBack);
@@ -134,7 +150,8 @@ Piece Schedule::take(int64_t b, End end, Arrived& arrived) {
   const int64_t remaining = left(before) - 1;
   if (remaining < 0) return {};
   const int64_t front = static_cast<int64_t>(before & (kOneBack - 1));
-  Piece piece{static_cast<Work>(stage), b, end == End::kFront ? front : front + remaining};
+  Piece piece{static_cast<Work>(state.stage), b, end == End::kFront ? front : front + remaining};
+  piece.room = state.room;
   if (remaining > 0) piece.next = end == End::kFront ? piece.index + 1 : piece.index - 1;
   return piece;
 }
@@ -143,7 +160,7 @@ template <class Wanted>
 int64_t Schedule::reserve(Wanted&& wanted) {
   for (int64_t b = block_hint_.load(std::memory_order_relaxed); b < block_count_; ++b) {
     Block& block = blocks_[b];
-    if (block.stage.load(std::memory_order_relaxed) == kDone) {
+    if (block.state.load(std::memory_order_relaxed).stage == kDone) {
       advance(block_hint_, b);
       continue;
     }
@@ -167,8 +184,8 @@ Piece Schedule::claim(Worker& worker, Arrived&& arrived, Complete&& complete) {
   if (group < combine_pieces_ && try_combine(group, complete)) return {Work::kCombine, 0, group};
 
   Piece piece;
-  if (worker.block >= 0) piece = take(worker.block, End::kFront, arrived);
-  if (!piece && worker.reserved >= 0 && (piece = take(worker.reserved, End::kFront, arrived))) {
+  if (worker.block >= 0) piece = take(worker, worker.block, End::kFront, arrived);
+  if (!piece && worker.reserved >= 0 && (piece = take(worker, worker.reserved, End::kFront, arrived))) {
     worker.block = worker.reserved;
     worker.reserved = -1;
   }
@@ -176,7 +193,11 @@ Piece Schedule::claim(Worker& worker, Arrived&& arrived, Complete&& complete) {
     const int64_t b = reserve(arrived);
     if (b < 0) break;
     worker.block = b;
-    piece = take(b, End::kFront, arrived);
+    piece = take(worker, b, End::kFront, arrived);
+    if (piece || blocks_[b].state.load(std::memory_order_relaxed).stage != kWaiting) continue;
+    blocks_[b].taken.store(0, std::memory_order_relaxed);  // there was no room
+    worker.block = -1;
+    break;
   }
   if (piece) {
     if (piece.work == Work::kLinear2 && piece.next < 0) {
@@ -186,7 +207,7 @@ Piece Schedule::claim(Worker& worker, Arrived&& arrived, Complete&& complete) {
     return piece;
   }
   for (int64_t b = block_hint_.load(std::memory_order_relaxed); b < block_count_; ++b) {
-    if (Piece helped = take(b, End::kBack, arrived)) return helped;
+    if (Piece helped = take(worker, b, End::kBack, arrived)) return helped;
   }
 
   for (int64_t g = group; g < combine_pieces_; ++g) {

@@ -90,16 +90,16 @@ struct SetReader {
         token(ops, hidden),
         inner(ops, plan.linear2.geometry().k) {}
 
-  // Everything but Linear2.
+  // Everything but Linear2; what passed through memory that other blocks have taken over only where all keep
+  // theirs.
   void append(const TokenPlace& at, StageRows& out) {
     const auto row = static_cast<size_t>(at.row);
-    const moe::Codec& requantise = *plan.scenario->requantise_codec;
     out.home.insert(out.home.end(), {at.home->rank, at.home->token, at.home->slot});
     token.append(codec, at.codes, at.scales, out.token_codes, out.token_scales);
-    if (work.keeps_stages()) {
-      const float* const kept = work.linear1_values(at.row);
-      out.linear1.insert(out.linear1.end(), kept, kept + plan.linear1.geometry().n);
-    }
+    if (!work.keeps_stages()) return;
+    const moe::Codec& requantise = *plan.scenario->requantise_codec;
+    const float* const kept = work.linear1_values(at.row);
+    out.linear1.insert(out.linear1.end(), kept, kept + plan.linear1.geometry().n);
     const std::byte* activated = work.activated.data() + row * work.activated_row;
     inner.append_values(activated, plan.scenario->activated(), out.activated);
     inner.append(requantise, requantise.encodes() ? work.codes.data() + row * work.codes_row : activated,

@@ -275,7 +275,34 @@ TEST_P(Fused, LeavesOutTheStagesThatAreNotKept) {
   const Result<Stages> got = (*moe)->stages();
   ASSERT_TRUE(got);
   EXPECT_TRUE(got->linear1.empty());
+  EXPECT_TRUE(got->activated.empty());
+  EXPECT_TRUE(got->requantised.empty());
+  EXPECT_EQ(got->token_codes.size(), 10u * 64);
   EXPECT_EQ(got->linear2.size(), 10u * 64);
+}
+
+// Blocks take over memory where a buffer has fewer rooms than blocks, and have their own where stages are
+// kept.
+TEST_P(Fused, GivesTheSameRowsInMemoryOfOtherBlocks) {
+  TestLayer layer(shape(72, 40, 6, 3), 61);
+  RankTokens tokens = layer.tokens(400);
+  int64_t workspace[2] = {};
+  std::vector<uint16_t> y[2];
+  for (const bool keep : {false, true}) {
+    BufferOptions options = test::options(2);
+    options.keep_stages = keep;
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(400), options);
+    ASSERT_TRUE(buffer);
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe);
+    for (int call = 0; call < 3; ++call) ASSERT_TRUE((*moe)->run(layer.args(tokens, 6)));
+    y[keep] = tokens.y;
+    for (const auto& [key, value] : (*moe)->description()) {
+      if (key.starts_with("workspace")) workspace[keep] = std::stoll(value);
+    }
+  }
+  EXPECT_EQ(y[0], y[1]);
+  EXPECT_LT(workspace[0], workspace[1]);
 }
 
 TEST(Fused, MultipliesE2M1AsIntegersFromAvx512On) {

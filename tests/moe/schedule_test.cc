@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 #include <thread>
 #include <vector>
@@ -16,8 +17,9 @@ struct Seen {
 
 // Runs a call to its end on `threads` threads and checks the order of stages inside every block.
 void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_t dispatch, int64_t combine,
-              int threads) {
+              int threads, int64_t rooms) {
   schedule.reset(blocks, dispatch, combine);
+  std::vector<std::atomic<int64_t>> guests(static_cast<size_t>(rooms));  // block + 1, or 0
   std::vector<Seen> seen(blocks.size());
   std::vector<std::atomic<int>> dispatched(static_cast<size_t>(dispatch));
   std::vector<std::atomic<int>> combined(static_cast<size_t>(combine));
@@ -43,7 +45,19 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
           EXPECT_EQ(seen[block].pieces[stage - 1].load(), blocks[block].counts[stage - 1]);
         }
         EXPECT_LT(piece.index, blocks[block].counts[stage]);
+        if (rooms > 0) {
+          int64_t before = 0;
+          guests[static_cast<size_t>(piece.room)].compare_exchange_strong(before, piece.block + 1);
+          EXPECT_TRUE(before == 0 || before == piece.block + 1) << "two blocks in one room";
+        }
         seen[block].pieces[stage].fetch_add(1);
+        uint32_t done = 0;
+        for (size_t s = 0; s < 4; ++s) done += seen[block].pieces[s].load();
+        const std::array<uint32_t, 4> counts = std::to_array(blocks[block].counts);
+        // Before the schedule hears of it: afterwards the room may be another block's.
+        if (rooms > 0 && done == counts[0] + counts[1] + counts[2] + counts[3]) {
+          guests[static_cast<size_t>(piece.room)].store(0);
+        }
       }
       if (schedule.finish(worker, piece) == Schedule::Event::kBlockDone) {
         returned.fetch_add(1);
@@ -63,18 +77,20 @@ void run_call(Schedule& schedule, const std::vector<BlockPieces>& blocks, int64_
 
 TEST(Schedule, HandsOutEveryPieceOnce) {
   std::mt19937 random(7);
-  Schedule schedule(64, 64);
-  for (int round = 0; round < 200; ++round) {
-    std::vector<BlockPieces> blocks(random() % 12);
-    for (BlockPieces& block : blocks) {
-      for (uint32_t& count : block.counts) count = 1 + random() % 5;
+  for (const int64_t rooms : {0, 1, 2, 7}) {
+    Schedule schedule(64, 64, rooms);
+    for (int round = 0; round < 100; ++round) {
+      std::vector<BlockPieces> blocks(random() % 12);
+      for (BlockPieces& block : blocks) {
+        for (uint32_t& count : block.counts) count = 1 + random() % 5;
+      }
+      run_call(schedule, blocks, random() % 6, 1 + random() % 8, 1 + static_cast<int>(random() % 3), rooms);
     }
-    run_call(schedule, blocks, random() % 6, random() % 9, 1 + static_cast<int>(random() % 3));
   }
 }
 
 TEST(Schedule, AnEmptyCallIsDrained) {
-  Schedule schedule(1, 1);
+  Schedule schedule(1, 1, 1);
   schedule.reset({}, 0, 0);
   EXPECT_TRUE(schedule.drained());
   Schedule::Worker worker;
@@ -86,7 +102,7 @@ const auto kYes = [](int64_t) { return true; };
 const auto kNo = [](int64_t) { return false; };
 
 TEST(Schedule, TakesDispatchFirstAndTheFirstOpenBlockNext) {
-  Schedule schedule(2, 1);
+  Schedule schedule(2, 1, 0);
   const std::vector<BlockPieces> blocks(2, BlockPieces{{1, 2, 1, 1}});
   schedule.reset(blocks, 1, 1);
   Schedule::Worker worker;
@@ -102,9 +118,26 @@ TEST(Schedule, TakesDispatchFirstAndTheFirstOpenBlockNext) {
   EXPECT_EQ(schedule.claim(worker, kYes, kYes).work, Work::kCombine);
 }
 
+TEST(Schedule, ABlockStartsWhereThereIsARoom) {
+  Schedule schedule(3, 0, 2);
+  schedule.reset(std::vector<BlockPieces>(3, BlockPieces{{1, 1, 1, 1}}), 0, 0);
+  Schedule::Worker one, two;
+  Piece a = schedule.claim(one, kYes, kNo);
+  Piece b = schedule.claim(two, kYes, kNo);
+  EXPECT_NE(a.room, b.room);
+  EXPECT_FALSE(schedule.claim(two, kYes, kNo)) << "both rooms are taken";
+  for (int stage = 0; stage < 4; ++stage) {
+    const int64_t room = b.room;
+    schedule.finish(two, b);
+    b = schedule.claim(two, kYes, kNo);
+    EXPECT_EQ(b.room, room);
+  }
+  EXPECT_EQ(b.block, 2) << "in the room that the thread had before";
+}
+
 // Two threads: each has a block of its own; who has none left helps the other from the far end.
 TEST(Schedule, AThreadStaysWithItsBlockAndOthersHelpFromTheFarEnd) {
-  Schedule schedule(3, 1);
+  Schedule schedule(3, 1, 0);
   const std::vector<BlockPieces> blocks{{{1, 4, 1, 2}}, {{1, 1, 1, 1}}, {{1, 1, 1, 1}}};
   schedule.reset(blocks, 0, 0);
   Schedule::Worker one, two;
