@@ -18,6 +18,10 @@ from .weights import PackedLayer, PackedWeights
 __all__ = ["Checkpoint", "CheckpointLayer", "load_layer"]
 
 
+# How tokens travel to weights of a type where nothing else is asked for; to all others as bfloat16.
+_TOKENS = {"int8": {"dispatch_quant_mode": 2, "dispatch_quant_out_dtype": "int8"}}
+
+
 class Checkpoint:
     """The expert layers of a checkpoint, its files mapped and not read.
 
@@ -57,7 +61,7 @@ class CheckpointLayer:
         index: number of the layer.
         weights, shared: `PackedLayer` of this rank's experts, and of the experts that every token passes; None for
             a rank without experts, or a layer without shared ones.
-        weight_type: type of the stored weights, "bfloat16", "float8_e4m3fn", "int4" or "float4_e2m1".
+        weight_type: type of the stored weights, "bfloat16", "float8_e4m3fn", "int8", "int4" or "float4_e2m1".
         router, router_bias, correction_bias: float32 NumPy arrays (E, H), (E,), (E,); the biases None where the
             model has none. `router_bias` adds to the logits, `correction_bias` to the scores for the choice only.
         gating: arguments of `moe_gating_top_k` beside logits, k and bias.
@@ -103,8 +107,11 @@ class CheckpointLayer:
 
         Args:
             num_max_tokens_per_rank, group: as in `get_symm_buffer_for_mega_moe`.
-            changes: further arguments of it. Without dispatch_quant_mode tokens travel as bfloat16.
+            changes: further arguments of it. Without dispatch_quant_mode tokens travel as bfloat16, to int8
+                weights as int8.
         """
+        if "dispatch_quant_mode" not in changes:
+            changes = _TOKENS.get(self.weight_type, {}) | changes
         sizes = (self.num_experts, num_max_tokens_per_rank, self.num_topk)
         return get_symm_buffer_for_mega_moe(group, *sizes, self.hidden, self.intermediate_hidden, **changes)
 
@@ -146,6 +153,7 @@ class CheckpointLayer:
         rows = x.reshape(-1, self.hidden) if tensors.is_array(x) and x.ndim != 2 else x
         topk_weights, topk_ids = self.route(rows)
         shared = self.shared or (None, None)
+        plain = self.shared is not None and self.shared.l1.dtype == "bfloat16"
         y, _ = mega_moe(
             rows,
             topk_ids,
@@ -157,6 +165,7 @@ class CheckpointLayer:
             activation_params=self.activation_params,
             shared_l1_weights=shared[0],
             shared_l2_weights=shared[1],
+            shared_expert_quant_out_dtype="bfloat16" if plain else None,
         )
         return y if rows is x else y.reshape(x.shape)
 

@@ -2,8 +2,11 @@
 // layer consists of.
 #include "checkpoint/moe_checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
+#include "checkpoint/shared_experts.h"
 #include "checkpoint/stored_linear.h"
 
 namespace megamoe::checkpoint {
@@ -20,6 +23,7 @@ struct Scheme {
   const char* corrections[2];  ///< added to the scores of a sigmoid router for the choice
   const char* shared;  ///< .gate_proj, .up_proj, .down_proj of experts that every token passes; null = none
   int64_t interleave;  ///< of gate and up in `gate`
+  bool biased;         ///< router and experts have biases
 };
 constexpr Scheme kSchemes[] = {
 #define MEGAMOE_SCHEME(...) {__VA_ARGS__},
@@ -52,60 +56,80 @@ struct Place {
   }
 };
 
-/// Where a layer stands; one whose router is there too comes first, because schemes share names of experts.
+/// Whether any weight of any expert of a layer is there, so that what is missing can be named.
+bool has_experts(const TensorSet& tensors, const Place& place, int64_t layer) {
+  for (const char* pattern : {place.scheme->gate, place.scheme->up, place.scheme->down}) {
+    if (pattern == nullptr) continue;
+    const std::string_view whole(pattern);
+    const size_t mark = whole.find("{E}");
+    if (mark == std::string_view::npos) {
+      const auto ends = [](std::string_view rest) { return rest.empty() || rest.front() == '_'; };
+      if (tensors.any_of(place.name(pattern, layer), ends)) return true;
+      continue;
+    }
+    const std::string leaf = std::string(whole.substr(mark + 3)) + ".";
+    const auto fits = [&](std::string_view rest) {
+      const size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+      return digits > 0 && rest.substr(digits).starts_with(leaf);
+    };
+    if (tensors.any_of(place.name(std::string(whole.substr(0, mark)).c_str(), layer), fits)) return true;
+  }
+  return false;
+}
+
+/// Where a layer stands. Schemes share names of experts: one whose router is there comes first, then one that
+/// has biases where biases are.
 Place find_place(const TensorSet& tensors, int64_t layer) {
-  Place without_router;
+  Place best;
+  int best_score = -1;
   for (const Scheme& scheme : kSchemes) {
     for (const char* prefix : kPrefixes) {
       const Place place{&scheme, prefix};
-      if (find_form(tensors, place.name(scheme.gate, layer), is_stacked(scheme)) == nullptr) continue;
-      if (tensors.has(place.name(scheme.router, layer) + ".weight")) return place;
-      if (without_router.scheme == nullptr) without_router = place;
+      if (!has_experts(tensors, place, layer)) continue;
+      const bool biases = tensors.has(place.name(scheme.gate, layer) + "_bias") ||
+                          tensors.has(place.name(scheme.down, layer) + "_bias");
+      const int score = (tensors.has(place.name(scheme.router, layer) + ".weight") ? 2 : 0) +
+                        (biases == scheme.biased ? 1 : 0);
+      if (score <= best_score) continue;
+      best = place;
+      best_score = score;
     }
   }
-  return without_router;
+  return best;
 }
 
 /// Stacked tensors are stored alike: where one fits both ways the other decides.
-Status agree_on_orientation(const std::string& down, LinearWeights& weight1, LinearWeights& weight2) {
+Status agree_on_orientation(const TensorSet& tensors, const std::string& down, LinearWeights& weight1,
+                            LinearWeights& weight2) {
   if (weight1.weight[0].dtype == DType::kFloat4E2M1) return Status::ok();
   auto square = [](const LinearWeights& w) { return w.weight[0].shape[1] == w.weight[0].shape[2]; };
   if (square(weight1)) weight1.k_last = weight2.k_last;
   if (square(weight2)) weight2.k_last = weight1.k_last;
   if (weight1.k_last == weight2.k_last) return Status::ok();
   const TensorView& t = weight2.weight[0];
-  return wrong_shape(down, t, shape_text({t.shape[0], t.shape[2], t.shape[1]}) + " like the gate_up tensor");
+  return wrong_shape(tensors, down, t,
+                     shape_text({t.shape[0], t.shape[2], t.shape[1]}) + " like the gate_up tensor");
 }
 
 /// Models have biases on both linear layers or on none: one alone is what a damaged file has.
-Status agree_on_biases(const std::string& gate, const std::string& down, bool stacked,
-                       const LinearWeights& weight1, const LinearWeights& weight2) {
-  if (weight1.bias.empty() == weight2.bias.empty()) return Status::ok();
-  return Status(Code::kInvalidArgument, "tensor '" + (weight1.bias.empty() ? gate : down) +
-                                            (stacked ? "_bias" : ".bias") +
-                                            "' is missing: expected biases on both layers or on none");
+Status agree_on_biases(const TensorSet& tensors, const LinearNames& names1, const LinearNames& names2,
+                       bool biased, const LinearWeights& weight1, const LinearWeights& weight2) {
+  const bool expected = biased || !weight1.bias.empty() || !weight2.bias.empty();
+  const LinearNames* const lacking = !expected              ? nullptr
+                                     : weight1.bias.empty() ? &names1
+                                     : weight2.bias.empty() ? &names2
+                                                            : nullptr;
+  if (lacking == nullptr) return Status::ok();
+  const std::string name = lacking->first[0] + (lacking->stacked ? "_bias" : ".bias");
+  return find_tensor(tensors, name, lacking->owners[0] + ", biases on both linear layers").status();
 }
 
-/// An expert of `count` times the width as `count` experts, whose results add up to its own.
-Status split_shared(const std::string& name, int64_t count, int64_t width, LinearWeights& weight1,
-                    LinearWeights& weight2) {
-  if (count == 1) return Status::ok();
-  if (weight1.scale_group != 0) {
-    return Status(Code::kUnsupported,
-                  name + ": " + std::to_string(count) + " shared experts: expected one, or bfloat16 weights");
-  }
-  for (std::vector<TensorView>* list : {&weight1.weight, &weight1.up, &weight2.weight}) {
-    const TensorView whole = (*list)[0];
-    const int d = list == &weight2.weight ? 1 : 0;  // of the width
-    list->clear();
-    for (int64_t i = 0; i < count; ++i) {
-      TensorView part = whole;
-      part.data = static_cast<const uint16_t*>(whole.data) + i * width * whole.strides[d];
-      part.shape[d] = width;
-      list->push_back(part);
-    }
-  }
-  return Status::ok();
+/// Types of both linear layers, which one scenario multiplies.
+Status agree_on_types(const TensorSet& tensors, const std::string& tensor, const LinearWeights& weight1,
+                      const LinearWeights& weight2) {
+  const TensorView &a = weight1.weight[0], &b = weight2.weight[0];
+  if (a.dtype == b.dtype) return Status::ok();
+  return wrong_type(tensors, tensor, b, dtype_name(a.dtype) + std::string(" like the weights of Linear1"));
 }
 
 }  // namespace
@@ -138,60 +162,83 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
     return Status(Code::kInvalidArgument, "layer = " + std::to_string(index) + ": expected one of " + known);
   }
   const Scheme& scheme = *place.scheme;
+  const TensorSet& tensors = *tensors_;
   const auto [experts, hidden, width] = std::tuple(config_.num_experts, config_.hidden, config_.intermediate);
+  const std::string in_layer = " in layer " + std::to_string(index);
   auto memory = std::make_shared<LayerMemory>();
   MoeLayer layer;
   layer.index = index;
   layer.memory = memory;
   auto floats = [&](const std::string& name, const std::vector<int64_t>& shape, bool required,
                     TensorView& out) -> Status {
-    auto read = read_floats(*tensors_, name, shape, required, *memory);
+    if (!required && !tensors.has(name)) return Status::ok();
+    auto read = find_floats(tensors, name, "the router" + in_layer, shape, *memory);
     if (!read) return read.status();
     out = *read;
     return Status::ok();
   };
   const std::string router = place.name(scheme.router, index);
   MEGAMOE_RETURN_IF_ERROR(floats(router + ".weight", {experts, hidden}, true, layer.router));
-  MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, false, layer.router_bias));
+  MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, scheme.biased, layer.router_bias));
   for (const char* correction : scheme.corrections) {
     if (correction == nullptr || layer.correction_bias.present()) continue;
     MEGAMOE_RETURN_IF_ERROR(floats(place.name(correction, index), {experts}, false, layer.correction_bias));
   }
+  if (config_.routing.corrected && scheme.corrections[0] != nullptr && !layer.correction_bias.present()) {
+    return find_tensor(tensors, place.name(scheme.corrections[0], index), "the router" + in_layer).status();
+  }
   layer.scoring = config_.routing.scoring;
   if (layer.scoring.empty()) layer.scoring = layer.correction_bias.present() ? "sigmoid" : "softmax";
 
-  auto read = [&](LinearNames names, LinearShape shape, LinearWeights& out) -> Status {
-    auto weights = read_linear({*tensors_, config_.quantisation, std::move(names), shape}, *memory);
-    if (!weights) return weights.status();
-    out = std::move(*weights);
-    return Status::ok();
-  };
   LinearNames names1, names2;
   names1.stacked = names2.stacked = is_stacked(scheme);
   for (int64_t e = 0; e < (names1.stacked ? 1 : experts); ++e) {
     names1.first.push_back(place.name(scheme.gate, index, e));
     if (scheme.up != nullptr) names1.up.push_back(place.name(scheme.up, index, e));
     names2.first.push_back(place.name(scheme.down, index, e));
+    names1.owners.push_back(names1.stacked ? "all " + std::to_string(experts) + " experts" + in_layer
+                                           : "expert " + std::to_string(e) + " of " +
+                                                 std::to_string(experts) + in_layer);
   }
-  const std::string gate = names1.first[0], down = names2.first[0];
+  names2.owners = names1.owners;
   const int64_t outputs = scheme.up == nullptr ? 2 * width : width;
-  MEGAMOE_RETURN_IF_ERROR(read(std::move(names1), {experts, outputs, hidden}, layer.weight1));
-  MEGAMOE_RETURN_IF_ERROR(read(std::move(names2), {experts, hidden, width}, layer.weight2));
-  MEGAMOE_RETURN_IF_ERROR(agree_on_biases(gate, down, is_stacked(scheme), layer.weight1, layer.weight2));
+  MEGAMOE_RETURN_IF_ERROR(
+      read_pair(names1, {experts, outputs, hidden}, names2, width, *memory, layer.weight1, layer.weight2));
+  MEGAMOE_RETURN_IF_ERROR(
+      agree_on_biases(tensors, names1, names2, scheme.biased, layer.weight1, layer.weight2));
   layer.weight1.interleave = scheme.interleave;
-  if (is_stacked(scheme)) MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(down, layer.weight1, layer.weight2));
+  if (is_stacked(scheme)) {
+    MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(tensors, names2.first[0], layer.weight1, layer.weight2));
+  }
 
   const int64_t count = config_.shared_experts;
   if (scheme.shared == nullptr || count == 0) return layer;
   const std::string shared = place.name(scheme.shared, index);
-  if (find_form(*tensors_, shared + ".gate_proj", false) == nullptr) return layer;
-  MEGAMOE_RETURN_IF_ERROR(read({{shared + ".gate_proj"}, {shared + ".up_proj"}}, {1, count * width, hidden},
-                               layer.shared_weight1));
+  const std::vector<std::string> owners = {"the shared experts" + in_layer};
+  MEGAMOE_RETURN_IF_ERROR(read_pair({{shared + ".gate_proj"}, {shared + ".up_proj"}, owners},
+                                    {1, count * width, hidden}, {{shared + ".down_proj"}, {}, owners},
+                                    count * width, *memory, layer.shared_weight1, layer.shared_weight2));
   MEGAMOE_RETURN_IF_ERROR(
-      read({{shared + ".down_proj"}, {}}, {1, hidden, count * width}, layer.shared_weight2));
-  MEGAMOE_RETURN_IF_ERROR(
-      split_shared("tensors '" + shared + "'", count, width, layer.shared_weight1, layer.shared_weight2));
+      split_shared(shared, count, width, layer.shared_weight1, layer.shared_weight2, *memory));
   return layer;
+}
+
+Status MoeCheckpoint::read_pair(const LinearNames& names1, LinearShape shape, const LinearNames& names2,
+                                int64_t width, LayerMemory& memory, LinearWeights& weight1,
+                                LinearWeights& weight2) const {
+  auto form1 = find_form(*tensors_, names1, nullptr);
+  if (!form1) return form1.status();
+  auto form2 = find_form(*tensors_, names2, *form1);
+  if (!form2) return form2.status();
+  form1 = find_form(*tensors_, names1, *form2);
+  auto read1 = read_linear({*tensors_, config_.quantisation, names1, shape, **form1}, memory);
+  if (!read1) return read1.status();
+  auto read2 = read_linear(
+      {*tensors_, config_.quantisation, names2, {shape.experts, shape.k, width}, **form2}, memory);
+  if (!read2) return read2.status();
+  weight1 = std::move(*read1);
+  weight2 = std::move(*read2);
+  return agree_on_types(*tensors_, names2.first[0] + (*form2)->suffix, weight1, weight2);
 }
 
 LinearWeights expert_range(const LinearWeights& weights, int64_t begin, int64_t count) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/moe_config.h"
+#include "checkpoint/stored_linear.h"
 #include "checkpoint/tensor_set.h"
 #include "megamoe/mega_moe.h"
 
@@ -34,11 +35,16 @@ class MoeCheckpoint {
   /// Numbers of the layers that have experts, ascending.
   const std::vector<int64_t>& layers() const { return layers_; }
   /// A layer; every shape is checked against config.json. bfloat16 weights (float16 and float32 are rounded),
-  /// float8_e4m3fn with the scales of 128 x 128 blocks, int4 of GPTQ and AWQ, MXFP4 of gpt-oss.
+  /// float8_e4m3fn with the scales of 128 x 128 blocks, int4 and int8 of GPTQ, AWQ and compressed-tensors,
+  /// MXFP4 of gpt-oss. A tensor that is missing or wrong is kDataLoss and named with its file.
   Result<MoeLayer> layer(int64_t index) const;
   const TensorSet& tensors() const { return *tensors_; }
 
  private:
+  /// Linear1 of `shape` and Linear2, whose reduction is `width`.
+  Status read_pair(const LinearNames& names1, LinearShape shape, const LinearNames& names2, int64_t width,
+                   LayerMemory& memory, LinearWeights& weight1, LinearWeights& weight2) const;
+
   MoeConfig config_;
   std::unique_ptr<TensorSet> tensors_;
   std::vector<int64_t> layers_;

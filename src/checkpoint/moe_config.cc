@@ -42,6 +42,9 @@ constexpr double kOaiLimit = 7, kOaiAlpha = 1.702;  // gpt-oss where config.json
 /// Models whose router weights stay as they are unless norm_topk_prob says otherwise.
 constexpr const char* kNotRenormalised[] = {"deepseek_v2", "olmoe", "qwen2_moe", "qwen3_moe"};
 
+/// Models whose layers have a correction bias, whatever else config.json says.
+constexpr const char* kCorrected[] = {"deepseek_v3", "glm4_moe", "kimi_k2", "minimax_m2"};
+
 /// The value of the first of `keys` that is there and not null.
 const Json* find(const Json& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
@@ -126,6 +129,11 @@ class Reader {
     }
     MEGAMOE_RETURN_IF_ERROR(number("routed_scaling_factor", routing.routed_scaling_factor));
     const Json* method = find(root_, {"topk_method"});
+    const Json* with_bias = find(root_, {"use_routing_bias"});
+    routing.corrected = (method != nullptr && *method == "noaux_tc") ||
+                        (with_bias != nullptr && *with_bias == true) ||
+                        std::any_of(std::begin(kCorrected), std::end(kCorrected),
+                                    [&](const char* model) { return config.model_type == model; });
     if (method != nullptr && *method != "greedy" && *method != "noaux_tc") {
       return wrong("topk_method", *method, "greedy or noaux_tc", Code::kUnsupported);
     }
@@ -158,18 +166,51 @@ class Reader {
     const Json ordered = given.value("desc_act", Json(false));
     if (!ordered.is_boolean()) return wrong("quantization_config.desc_act", ordered, "true or false");
     out.ordered = ordered.get<bool>();
-    const struct {
-      int64_t* field;
-      const char *key, *other;
-    } numbers[] = {{&out.bits, "bits", "w_bit"}, {&out.group, "group_size", "q_group_size"}};
-    for (const auto& [field, key, other] : numbers) {
-      const Json* value = find(given, {key, other});
-      if (value == nullptr) continue;
-      if (*value == -1) {
-        *field = -1;
-      } else if (!base::to_size(*value, *field)) {
-        return wrong(std::string("quantization_config.") + key, *value, "a whole number");
+    MEGAMOE_RETURN_IF_ERROR(whole_number(given, "quantization_config.", {"bits", "w_bit"}, out.bits));
+    MEGAMOE_RETURN_IF_ERROR(
+        whole_number(given, "quantization_config.", {"group_size", "q_group_size"}, out.group));
+    const Json* groups = find(given, {"config_groups"});
+    return groups == nullptr ? Status::ok() : config_groups(*groups, out);
+  }
+
+  Status whole_number(const Json& object, const std::string& where, std::initializer_list<const char*> keys,
+                      int64_t& out) const {
+    const Json* value = find(object, keys);
+    if (value == nullptr) return Status::ok();
+    if (*value == -1) {
+      out = -1;
+    } else if (!base::to_size(*value, out)) {
+      return wrong(where + *keys.begin(), *value, "a whole number");
+    }
+    return Status::ok();
+  }
+
+  /// compressed-tensors: groups of layers, of which those with integer weights have to be alike.
+  Status config_groups(const Json& groups, StoredQuantisation& out) const {
+    const std::string where = "quantization_config.config_groups";
+    if (!groups.is_object()) return wrong(where, groups, "an object");
+    const Json* first = nullptr;
+    for (const auto& [name, group] : groups.items()) {
+      const Json* weights = group.is_object() ? find(group, {"weights"}) : nullptr;
+      if (weights == nullptr || !weights->is_object() || weights->value("type", Json("int")) != "int")
+        continue;
+      const std::string at = where + "." + name + ".weights";
+      StoredQuantisation one = out;
+      MEGAMOE_RETURN_IF_ERROR(whole_number(*weights, at + ".", {"num_bits"}, one.bits));
+      MEGAMOE_RETURN_IF_ERROR(whole_number(*weights, at + ".", {"group_size"}, one.group));
+      const Json strategy = weights->value("strategy", Json());
+      if (strategy == "channel") one.group = -1;
+      const Json symmetric = weights->value("symmetric", Json(true)),
+                 order = weights->value("actorder", Json());
+      if (!symmetric.is_boolean()) return wrong(at + ".symmetric", symmetric, "true or false");
+      one.symmetric = symmetric.get<bool>();
+      one.ordered = order == "group" || order == true;
+      if (first != nullptr && (one.bits != out.bits || one.group != out.group ||
+                               one.symmetric != out.symmetric || one.ordered != out.ordered)) {
+        return wrong(at, *weights, base::json_text(*first) + " as in the group before");
       }
+      out = one;
+      first = weights;
     }
     return Status::ok();
   }

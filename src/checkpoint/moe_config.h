@@ -13,17 +13,20 @@ struct RoutingConfig {
   std::string scoring;  ///< "softmax" or "sigmoid"; empty = sigmoid for layers with a correction bias
   int64_t n_group = 1, topk_group = 1;
   bool renormalize = true;
+  bool corrected =
+      false;  ///< scores are corrected for the choice: layers lack something without a correction bias
   double routed_scaling_factor = 1;
 };
 
 /// How integer weights are stored; config.json's quantization_config.
 struct StoredQuantisation {
-  std::string method;     ///< "gptq", "awq", ...; empty without quantization_config
-  int64_t bits = 0;       ///< 0 = not said
-  int64_t group = 0;      ///< k that share a scale; -1 = all, 0 = not said
-  bool plus_one = false;  ///< zero points are stored less 1
-  bool ordered = false;   ///< groups follow an order of activations, which the tensors g_idx must tell
-  std::string version;    ///< of AWQ: "gemm", ...
+  std::string method;      ///< "gptq", "awq", "compressed-tensors", ...; empty without quantization_config
+  int64_t bits = 0;        ///< 0 = not said
+  int64_t group = 0;       ///< k that share a scale; -1 = all, 0 = not said
+  bool symmetric = false;  ///< zero points may be missing
+  bool plus_one = false;   ///< zero points are stored less 1
+  bool ordered = false;    ///< groups follow an order of activations, which the tensors g_idx must tell
+  std::string version;     ///< of AWQ: "gemm", ...
 };
 
 struct MoeConfig {

@@ -1,40 +1,21 @@
-// The forms in which checkpoints store weights, but for those of words of int4.
+// The forms in which checkpoints store weights, but for those of words of integers.
 #include "checkpoint/stored_linear.h"
 
 #include <algorithm>
 
 #include "format/bf16.h"
-#include "format/float16.h"
 
 namespace megamoe::checkpoint {
 namespace {
 
 constexpr const char* kBlockScales = "_scale_inv";
+constexpr const char* kChannelScales = "_scale";
+constexpr const char* kChannelZeros = "_zero_point";
 constexpr int64_t kBlock = 128;
 constexpr int64_t kMxGroup = 32;
 
 int64_t blocks_of(int64_t length) {
   return base::ceil_div(length, kBlock);
-}
-
-Status wrong_type(const std::string& name, const TensorView& t, const char* expected) {
-  return Status(Code::kDataLoss,
-                "tensor '" + name + "' has type " + dtype_name(t.dtype) + ": expected " + expected);
-}
-
-float element(const TensorView& t, int64_t i) {
-  switch (t.dtype) {
-    case DType::kFloat32:
-      return static_cast<const float*>(t.data)[i];
-    case DType::kFloat16:
-      return format::f16_to_float(static_cast<const uint16_t*>(t.data)[i]);
-    default:
-      return format::bf16_to_float(static_cast<const uint16_t*>(t.data)[i]);
-  }
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
 }
 
 /// float16 and float32 weights rounded to bfloat16, others as they are.
@@ -49,21 +30,18 @@ Result<TensorView> as_weights(TensorView t, LayerMemory& memory) {
   return t;
 }
 
-Result<TensorView> find_shaped(const TensorSet& tensors, const std::string& name,
-                               const std::vector<int64_t>& shape) {
-  auto found = tensors.find(name);
-  if (found && !has_shape(*found, shape)) return wrong_shape(name, *found, shape_text(shape));
-  return found;
-}
-
 /// Biases of all experts, (E, N) float32 with gate before up; empty without any.
 Status read_biases(const StoredLinear& from, const char* suffix, std::vector<TensorView>& out,
                    LayerMemory& memory) {
   const LinearNames& names = from.names;
   const auto& [experts, n, k] = from.shape;
-  if (!from.tensors.has(names.first[0] + suffix)) return Status::ok();
+  const auto there = [&](const std::string& name) { return from.tensors.has(name + suffix); };
+  if (std::none_of(names.first.begin(), names.first.end(), there) &&
+      std::none_of(names.up.begin(), names.up.end(), there)) {
+    return Status::ok();
+  }
   if (names.stacked) {
-    auto bias = read_floats(from.tensors, names.first[0] + suffix, {experts, n}, true, memory);
+    auto bias = find_floats(from.tensors, names.first[0] + suffix, names.owners[0], {experts, n}, memory);
     if (!bias) return bias.status();
     out = {*bias};
     return Status::ok();
@@ -76,7 +54,7 @@ Status read_biases(const StoredLinear& from, const char* suffix, std::vector<Ten
   for (size_t e = 0; e < names.first.size(); ++e) {
     for (const auto* list : {&names.first, &names.up}) {
       if (list->empty()) continue;
-      auto bias = read_floats(from.tensors, (*list)[e] + suffix, {n}, true, memory);
+      auto bias = find_floats(from.tensors, (*list)[e] + suffix, names.owners[e], {n}, memory);
       if (!bias) return bias.status();
       at = std::copy_n(static_cast<const float*>(bias->data), n, at);
     }
@@ -84,38 +62,105 @@ Status read_biases(const StoredLinear& from, const char* suffix, std::vector<Ten
   return Status::ok();
 }
 
-/// One matrix (N, K) per expert, with the scales of blocks where they are there.
+/// What stands beside a matrix of a type.
+struct Scaled {
+  DType weights;
+  const char* suffix;  ///< of its scales, behind ".weight"
+  bool blocks;         ///< one for each 128 x 128, else one for each output
+};
+constexpr Scaled kScaled[] = {{DType::kFloat8E4M3, kBlockScales, true},
+                              {DType::kInt8, kChannelScales, false}};
+
+/// The row of a type, null for one without scales.
+const Scaled* scaled_as(DType type) {
+  const auto* row = std::find_if(std::begin(kScaled), std::end(kScaled),
+                                 [&](const Scaled& scaled) { return scaled.weights == type; });
+  return row == std::end(kScaled) ? nullptr : row;
+}
+
+/// Refuses scales and zero points that no scenario has.
+Status refuse_beside(const TensorSet& tensors, const std::string& name, const Scaled* scaled) {
+  const bool blocks = scaled != nullptr && scaled->blocks;
+  if (blocks && !tensors.has(name + kBlockScales) && tensors.has(name + kChannelScales)) {
+    return tensor_error(tensors, name + kChannelScales,
+                        "scales float8_e4m3fn: expected '" + name + kBlockScales + "' of 128 x 128 blocks",
+                        Code::kUnsupported);
+  }
+  if (tensors.has(name + kChannelZeros)) {
+    return tensor_error(tensors, name + kChannelZeros, "is there: expected none, symmetric weights",
+                        Code::kUnsupported);
+  }
+  if (scaled != nullptr) return Status::ok();
+  for (const char* suffix : {kBlockScales, kChannelScales}) {
+    if (!tensors.has(name + suffix)) continue;
+    auto found = tensors.find(name);
+    if (!found) return found.status();
+    return wrong_type(tensors, name, *found, "float8_e4m3fn or int8 beside '" + name + suffix + "'");
+  }
+  return Status::ok();
+}
+
+/// Scales of one matrix (n, k) behind `out`, which moves on.
+Status read_scales(const StoredLinear& from, const std::string& name, const std::string& owner,
+                   const Scaled& scaled, LayerMemory& memory, float*& out) {
+  const auto& [experts, n, k] = from.shape;
+  const std::vector<int64_t> shape =
+      scaled.blocks ? std::vector<int64_t>{blocks_of(n), blocks_of(k)} : std::vector<int64_t>{n, 1};
+  auto scale = find_floats(from.tensors, name + scaled.suffix, owner, shape, memory);
+  if (!scale) return scale.status();
+  out = std::copy_n(static_cast<const float*>(scale->data), shape[0] * shape[1], out);
+  return Status::ok();
+}
+
+/// One matrix (N, K) per expert, with its scales where its type has some.
 Result<LinearWeights> read_matrices(const StoredLinear& from, LayerMemory& memory) {
   const auto& [experts, n, k] = from.shape;
+  const LinearNames& names = from.names;
   const TensorSet& tensors = from.tensors;
   LinearWeights result;
   result.k_last = true;
-  const bool blocks = tensors.has(from.names.first[0] + ".weight" + kBlockScales);
-  if (blocks) result.scale_group = kBlock;
-  const int64_t rows = blocks_of(n), columns = blocks_of(k);
-  const int64_t parts = from.names.up.empty() ? 1 : 2;
-  for (size_t e = 0; e < from.names.first.size(); ++e) {
-    float* scales = nullptr;  // of the expert, gate before up
-    if (blocks) {
-      auto made = memory.take(parts * rows * columns * static_cast<int64_t>(sizeof(float)));
-      if (!made) return made.status();
-      scales = reinterpret_cast<float*>(*made);
-      result.scale.push_back(TensorView(scales, DType::kFloat32, {parts * rows, columns}));
+  const int64_t parts = names.up.empty() ? 1 : 2;
+  const std::string first_name = names.first[0] + from.form.suffix;
+  auto first = find_tensor(tensors, first_name, names.owners[0]);
+  if (!first) return first.status();
+  const Scaled* const scaled = scaled_as(first->dtype);
+  float* scales = nullptr;  // of all experts, gate before up in each
+  if (scaled != nullptr) {
+    const int64_t rows = parts * (scaled->blocks ? blocks_of(n) : n),
+                  columns = scaled->blocks ? blocks_of(k) : 1;
+    auto made = memory.take(experts * rows * columns * static_cast<int64_t>(sizeof(float)));
+    if (!made) return made.status();
+    scales = reinterpret_cast<float*>(*made);
+    if (scaled->blocks) {
+      result.scale_group = kBlock;
+      result.scale = {TensorView(scales, DType::kFloat32, {experts, rows, columns})};
+    } else {
+      result.scale = {TensorView(scales, DType::kFloat32, {experts, rows})};
     }
+  }
+  for (size_t e = 0; e < names.first.size(); ++e) {
     for (const auto& [list, out] :
-         {std::pair(&from.names.first, &result.weight), std::pair(&from.names.up, &result.up)}) {
+         {std::pair(&names.first, &result.weight), std::pair(&names.up, &result.up)}) {
       if (list->empty()) continue;
-      const std::string name = (*list)[e] + ".weight";
-      auto found = find_shaped(tensors, name, {n, k});
+      const std::string name = (*list)[e] + from.form.suffix;
+      auto found = find_tensor(tensors, name, names.owners[e]);
       if (!found) return found.status();
+      if (scaled != nullptr && found->dtype != scaled->weights) {
+        return wrong_type(tensors, name, *found,
+                          dtype_name(scaled->weights) + (" like '" + first_name + "'"));
+      }
+      MEGAMOE_RETURN_IF_ERROR(refuse_beside(tensors, name, scaled));
+      if (scaled == nullptr) {
+        found = find_tensor(tensors, name, names.owners[e], {n, k}, kFloatTypes);
+        if (!found) return found.status();
+      } else if (!has_shape(*found, {n, k})) {
+        return wrong_shape(tensors, name, *found, shape_text({n, k}));
+      }
       auto weight = as_weights(*found, memory);
       if (!weight) return weight.status();
       out->push_back(*weight);
-      if (!blocks) continue;
-      auto scale = find_shaped(tensors, name + kBlockScales, {rows, columns});
-      if (!scale) return scale.status();
-      if (!is_float(scale->dtype)) return wrong_type(name + kBlockScales, *scale, "float32");
-      for (int64_t i = 0; i < rows * columns; ++i) *scales++ = element(*scale, i);
+      if (scaled == nullptr) continue;
+      MEGAMOE_RETURN_IF_ERROR(read_scales(from, name, names.owners[e], *scaled, memory, scales));
     }
   }
   MEGAMOE_RETURN_IF_ERROR(read_biases(from, ".bias", result.bias, memory));
@@ -126,22 +171,30 @@ Result<LinearWeights> read_matrices(const StoredLinear& from, LayerMemory& memor
 /// knows.
 Result<LinearWeights> read_stacked(const StoredLinear& from, LayerMemory& memory) {
   const auto& [experts, n, k] = from.shape;
-  const std::string& name = from.names.first[0];
-  auto found = from.tensors.find(name);
+  const TensorSet& tensors = from.tensors;
+  const std::string &name = from.names.first[0], &owner = from.names.owners[0];
+  auto found = find_tensor(tensors, name, owner);
   if (!found) return found.status();
   const bool last = has_shape(*found, {experts, n, k});
   if (!last && !has_shape(*found, {experts, k, n})) {
-    return wrong_shape(name, *found,
+    return wrong_shape(tensors, name, *found,
                        shape_text({experts, n, k}) + " (output, input) or both tensors (input, output)");
   }
   LinearWeights result;
   result.k_last = last;
+  const bool blocks = found->dtype == DType::kFloat8E4M3;
+  if (!blocks) {
+    MEGAMOE_RETURN_IF_ERROR(refuse_beside(tensors, name, nullptr));
+    found =
+        find_tensor(tensors, name, owner, {found->shape[0], found->shape[1], found->shape[2]}, kFloatTypes);
+    if (!found) return found.status();
+  }
   auto weight = as_weights(*found, memory);
   if (!weight) return weight.status();
   result.weight = {*weight};
-  if (from.tensors.has(name + kBlockScales)) {
+  if (blocks) {
     auto scale =
-        read_floats(from.tensors, name + kBlockScales, {experts, blocks_of(n), blocks_of(k)}, true, memory);
+        find_floats(tensors, name + kBlockScales, owner, {experts, blocks_of(n), blocks_of(k)}, memory);
     if (!scale) return scale.status();
     result.scale = {*scale};
     result.scale_group = kBlock;
@@ -155,19 +208,19 @@ Result<LinearWeights> read_stacked(const StoredLinear& from, LayerMemory& memory
 Result<LinearWeights> read_mx(const StoredLinear& from, LayerMemory& memory) {
   const auto& [experts, n, k] = from.shape;
   const std::string blocks = from.names.first[0] + "_blocks", scales = from.names.first[0] + "_scales";
+  const std::string& owner = from.names.owners[0];
   if (k % kMxGroup != 0) {
-    return Status(Code::kUnsupported, "tensor '" + blocks + "' has a reduction of " + std::to_string(k) +
-                                          ": expected a multiple of " + std::to_string(kMxGroup));
+    return tensor_error(
+        from.tensors, blocks,
+        "has a reduction of " + std::to_string(k) + ": expected a multiple of " + std::to_string(kMxGroup),
+        Code::kUnsupported);
   }
   const int64_t groups = k / kMxGroup, pairs = base::ceil_div(groups, 2);
-  auto codes = find_shaped(from.tensors, blocks, {experts, n, groups, kMxGroup / 2});
+  auto codes = find_tensor(from.tensors, blocks, owner, {experts, n, groups, kMxGroup / 2}, {DType::kUInt8});
   if (!codes) return codes.status();
-  if (codes->dtype != DType::kUInt8) return wrong_type(blocks, *codes, "uint8");
-  auto scale = find_shaped(from.tensors, scales, {experts, n, groups});
+  auto scale =
+      find_tensor(from.tensors, scales, owner, {experts, n, groups}, {DType::kUInt8, DType::kFloat8E8M0});
   if (!scale) return scale.status();
-  if (scale->dtype != DType::kUInt8 && scale->dtype != DType::kFloat8E8M0) {
-    return wrong_type(scales, *scale, "uint8");
-  }
   LinearWeights result;
   result.k_last = true;
   result.weight = {TensorView(codes->data, DType::kFloat4E2M1, {experts, n, k})};
@@ -187,67 +240,51 @@ Result<LinearWeights> read_mx(const StoredLinear& from, LayerMemory& memory) {
 }
 
 constexpr StoredForm kForms[] = {
-    {".weight", false, read_matrices},
-    {".qweight", false, read_words},
-    {"", true, read_stacked},
-    {"_blocks", true, read_mx},
+    {".weight", false, {".weight_scale_inv", nullptr}, read_matrices},
+    {".qweight", false, {".qzeros", ".scales"}, read_words},
+    {".weight_packed", false, {".weight_shape", nullptr}, read_words},
+    {"", true, {"_scale_inv", nullptr}, read_stacked},
+    {"_blocks", true, {"_scales", nullptr}, read_mx},
 };
 
 }  // namespace
 
-Result<std::byte*> LayerMemory::take(int64_t bytes) {
-  auto made = base::Pages::allocate(static_cast<size_t>(std::max<int64_t>(bytes, 1)), bytes >= (1 << 21));
-  if (!made) return made.status();
-  pages_.push_back(std::move(*made));
-  return pages_.back().data();
-}
-
-bool has_shape(const TensorView& t, const std::vector<int64_t>& shape) {
-  return t.dims == static_cast<int>(shape.size()) && std::equal(shape.begin(), shape.end(), t.shape);
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  TensorView t(nullptr, DType::kUInt8, {});
-  for (const int64_t extent : shape) t.shape[t.dims++] = extent;
-  return t.shape_text();
-}
-
-Status wrong_shape(const std::string& name, const TensorView& t, const std::string& expected) {
-  return Status(Code::kDataLoss,
-                "tensor '" + name + "' has shape " + t.shape_text() + ": expected " + expected);
-}
-
-const StoredForm* find_form(const TensorSet& tensors, const std::string& name, bool stacked) {
-  for (const StoredForm& form : kForms) {
-    if (form.stacked == stacked && tensors.has(name + form.suffix)) return &form;
+Result<const StoredForm*> find_form(const TensorSet& tensors, const LinearNames& names,
+                                    const StoredForm* otherwise) {
+  const StoredForm* found = nullptr;
+  std::string shown_by;
+  const std::vector<std::string>* const lists[] = {&names.first, &names.up};
+  for (const auto* list : lists) {
+    for (const std::string& name : *list) {
+      for (const StoredForm& form : kForms) {
+        const std::string tensor = name + form.suffix;
+        if (form.stacked != names.stacked || !tensors.has(tensor)) continue;
+        if (found == nullptr) {
+          found = &form;
+          shown_by = tensor;
+        }
+        if (found == &form) continue;
+        return tensor_error(tensors, tensor, "is there beside '" + shown_by + "': expected one form for all");
+      }
+    }
   }
-  return nullptr;
+  if (found != nullptr) return found;
+  for (const auto* list : lists) {
+    for (const std::string& name : *list) {
+      for (const StoredForm& form : kForms) {
+        for (const char* beside : form.beside) {
+          if (form.stacked == names.stacked && beside != nullptr && tensors.has(name + beside)) return &form;
+        }
+      }
+    }
+  }
+  if (otherwise != nullptr) return otherwise;
+  return std::find_if(std::begin(kForms), std::end(kForms),
+                      [&](const StoredForm& form) { return form.stacked == names.stacked; });
 }
 
 Result<LinearWeights> read_linear(const StoredLinear& from, LayerMemory& memory) {
-  const std::string& name = from.names.first[0];
-  const StoredForm* form = find_form(from.tensors, name, from.names.stacked);
-  if (form == nullptr) {
-    return from.tensors.find(name + (from.names.stacked ? "" : ".weight")).status();
-  }
-  return form->read(from, memory);
-}
-
-Result<TensorView> read_floats(const TensorSet& tensors, const std::string& name,
-                               const std::vector<int64_t>& shape, bool required, LayerMemory& memory) {
-  if (!required && !tensors.has(name)) return TensorView{};
-  auto found = find_shaped(tensors, name, shape);
-  if (!found) return found.status();
-  if (!is_float(found->dtype)) return wrong_type(name, *found, "float32, float16 or bfloat16");
-  if (found->dtype == DType::kFloat32) return found;
-  auto made = memory.take(found->elements() * static_cast<int64_t>(sizeof(float)));
-  if (!made) return made.status();
-  auto* const out = reinterpret_cast<float*>(*made);
-  for (int64_t i = 0; i < found->elements(); ++i) out[i] = element(*found, i);
-  TensorView result = *found;
-  result.data = out;
-  result.dtype = DType::kFloat32;
-  return result;
+  return from.form.read(from, memory);
 }
 
 }  // namespace megamoe::checkpoint

@@ -1,29 +1,19 @@
 // The weights of one linear layer as checkpoints store them, in any of the known forms, as LinearWeights.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "base/memory.h"
+#include "checkpoint/find_tensor.h"
 #include "checkpoint/moe_config.h"
-#include "checkpoint/tensor_set.h"
 
 namespace megamoe::checkpoint {
 
-/// Memory of what is not stored as the library takes it: scales joined, words unpacked.
-class LayerMemory {
- public:
-  Result<std::byte*> take(int64_t bytes);
-
- private:
-  std::vector<base::Pages> pages_;
-};
-
 /// Where a linear layer stands: names without the suffix of a form, one of every expert, or one for all.
 struct LinearNames {
-  std::vector<std::string> first;  ///< gate, or gate and up in one, or down
-  std::vector<std::string> up;     ///< of separate gate and up tensors
+  std::vector<std::string> first;   ///< gate, or gate and up in one, or down
+  std::vector<std::string> up;      ///< of separate gate and up tensors
+  std::vector<std::string> owners;  ///< what they are of, for errors: "expert 3 of 8 in layer 1"
   bool stacked = false;
 };
 
@@ -33,37 +23,37 @@ struct LinearShape {
   int64_t k = 0;
 };
 
+struct StoredForm;
+
 struct StoredLinear {
   const TensorSet& tensors;
   const StoredQuantisation& quantisation;
-  LinearNames names;
+  const LinearNames& names;
   LinearShape shape;
+  const StoredForm& form;
 };
 
 /// A way to store weights: the tensor `name` + suffix, and what belongs to it.
 struct StoredForm {
   const char* suffix;
   bool stacked;
+  const char* beside[2];  ///< suffixes of tensors that stand beside it in no other form; null = none
   Result<LinearWeights> (*read)(const StoredLinear& from, LayerMemory& memory);
 };
 
-/// The form in which the set stores weights of that name, null for none.
-const StoredForm* find_form(const TensorSet& tensors, const std::string& name, bool stacked);
+/// The one form of all names; where only what belongs to the weights is there, the form it belongs to. With
+/// nothing there `otherwise`, or the first form.
+Result<const StoredForm*> find_form(const TensorSet& tensors, const LinearNames& names,
+                                    const StoredForm* otherwise);
 
-/// Forms: one matrix per expert (".weight"), with the scales of 128 x 128 blocks (".weight_scale_inv"); words
-/// of eight int4 of GPTQ and AWQ (".qweight"); stacked matrices in either orientation, and MXFP4 ("_blocks",
-/// "_scales"). Biases (".bias", "_bias") where they are there. Every shape is checked.
+/// Reads `from.form`: one matrix per expert (".weight") of bfloat16, float16 or float32, of float8_e4m3fn
+/// with the scales of 128 x 128 blocks (".weight_scale_inv") or of int8 with scales of outputs
+/// (".weight_scale"); words of int4 or int8 of GPTQ and AWQ (".qweight") and compressed-tensors
+/// (".weight_packed"); stacked matrices in either orientation, and MXFP4 ("_blocks", "_scales"). Biases
+/// (".bias", "_bias") where they are there. Every type and shape is checked.
 Result<LinearWeights> read_linear(const StoredLinear& from, LayerMemory& memory);
 
-/// A tensor of numbers as float32 of `shape`; absent for a name that is not there, unless it is required.
-Result<TensorView> read_floats(const TensorSet& tensors, const std::string& name,
-                               const std::vector<int64_t>& shape, bool required, LayerMemory& memory);
-
-/// The form ".qweight".
+/// The forms ".qweight" and ".weight_packed".
 Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory);
-
-Status wrong_shape(const std::string& name, const TensorView& t, const std::string& expected);
-std::string shape_text(const std::vector<int64_t>& shape);
-bool has_shape(const TensorView& t, const std::vector<int64_t>& shape);
 
 }  // namespace megamoe::checkpoint

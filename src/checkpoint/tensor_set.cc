@@ -33,6 +33,7 @@ Result<std::unique_ptr<TensorSet>> TensorSet::open(const std::string& path) {
     if (set->directory_.empty()) set->directory_.assign(1, '.');
     auto file = SafeTensors::open(path);
     if (!file) return file.status();
+    set->source_ = path;
     set->add_all(std::move(*file));
     return set;
   }
@@ -40,6 +41,7 @@ Result<std::unique_ptr<TensorSet>> TensorSet::open(const std::string& path) {
   const std::string index = (fs::path(path) / kIndexName).string(),
                     single = (fs::path(path) / kSingleName).string();
   if (fs::exists(index, error)) {
+    set->source_ = index;
     MEGAMOE_RETURN_IF_ERROR(set->open_shards(index));
     return set;
   }
@@ -49,6 +51,7 @@ Result<std::unique_ptr<TensorSet>> TensorSet::open(const std::string& path) {
   }
   auto file = SafeTensors::open(single);
   if (!file) return file.status();
+  set->source_ = single;
   set->add_all(std::move(*file));
   return set;
 }
@@ -74,7 +77,12 @@ Status TensorSet::open_shards(const std::string& index_path) {
     }
     auto& shard = shards[value.get<std::string>()];
     if (shard == nullptr) {
-      auto file = SafeTensors::open((fs::path(directory_) / value.get<std::string>()).string());
+      const std::string path = (fs::path(directory_) / value.get<std::string>()).string();
+      std::error_code error;
+      if (!fs::exists(path, error)) {
+        return bad(who + " = " + base::json_text(value) + ": expected a file that exists beside the index");
+      }
+      auto file = SafeTensors::open(path);
       if (!file) return file.status();
       shard = std::move(*file);
       files_.push_back(shard);
@@ -89,9 +97,22 @@ Status TensorSet::open_shards(const std::string& index_path) {
 Result<TensorView> TensorSet::find(const std::string& name) const {
   const auto found = where_.find(name);
   if (found == where_.end()) {
-    return Status(Code::kInvalidArgument, directory_ + ": tensor '" + name + "' is missing");
+    return Status(Code::kInvalidArgument, source_ + ": tensor '" + name + "' is missing");
   }
   return found->second->find(name);
+}
+
+bool TensorSet::any_of(const std::string& prefix,
+                       const std::function<bool(std::string_view rest)>& fits) const {
+  for (auto at = where_.lower_bound(prefix); at != where_.end() && at->first.starts_with(prefix); ++at) {
+    if (fits(std::string_view(at->first).substr(prefix.size()))) return true;
+  }
+  return false;
+}
+
+const std::string& TensorSet::file_of(const std::string& name) const {
+  const auto found = where_.find(name);
+  return found == where_.end() ? source_ : found->second->path();
 }
 
 std::vector<std::string> TensorSet::names() const {

@@ -117,9 +117,9 @@ TEST(MoeCheckpoint, ShapesThatContradictTheConfig) {
   const Status status = (*model)->layer(0).status();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_EQ(status.message(),
-            "tensor 'model.layers.0.mlp.experts.gate_up_proj' has shape (3, 8, 6): expected (3, 8, 8) "
-            "(output, input) "
-            "or both tensors (input, output)");
+            scratch.file("model.safetensors") +
+                ": tensor 'model.layers.0.mlp.experts.gate_up_proj' has shape (3, 8, 6): expected (3, 8, 8) "
+                "(output, input) or both tensors (input, output)");
 }
 
 TEST(MoeCheckpoint, BrokenConfig) {
@@ -183,7 +183,7 @@ TEST(ExpertRange, CutsEveryListAndKeepsTheRest) {
 // FP8 weights with the scales of their blocks, gate before up in the scales of Linear1.
 TEST(MoeCheckpoint, BlockScales) {
   constexpr const char* kWide =
-      R"({"model_type": "deepseek_v3", "num_hidden_layers": 1, "hidden_size": 200, "moe_intermediate_size": 130,
+      R"({"model_type": "deepseek", "num_hidden_layers": 1, "hidden_size": 200, "moe_intermediate_size": 130,
           "n_routed_experts": 2, "num_experts_per_tok": 1, "hidden_act": "silu"})";
   const std::vector<uint8_t> codes(200 * 130, 0x38);
   std::vector<std::vector<float>> scales;
@@ -216,10 +216,9 @@ TEST(MoeCheckpoint, BlockScales) {
   auto layer = (*model)->layer(0);
   ASSERT_TRUE(layer) << layer.status().message();
   EXPECT_EQ(layer->weight1.scale_group, 128);
-  ASSERT_EQ(layer->weight1.scale.size(), 2u);
-  const TensorView& second = layer->weight1.scale[1];
-  EXPECT_EQ(second.shape_text(), "(4, 2)");
-  const auto* values = static_cast<const float*>(second.data);
+  ASSERT_EQ(layer->weight1.scale.size(), 1u);
+  EXPECT_EQ(layer->weight1.scale[0].shape_text(), "(2, 4, 2)");
+  const auto* values = static_cast<const float*>(layer->weight1.scale[0].data) + 8;
   EXPECT_EQ(std::vector<float>(values, values + 8), (std::vector<float>{40, 41, 42, 43, 50, 51, 52, 53}));
   EXPECT_EQ(*static_cast<const float*>(layer->weight2.scale[0].data), 30);
   EXPECT_TRUE(PackedWeights::pack_linear1(layer->weight1));
@@ -234,9 +233,10 @@ TEST(MoeCheckpoint, BlockScales) {
   ASSERT_TRUE(model);
   layer = (*model)->layer(0);
   ASSERT_FALSE(layer);
-  EXPECT_EQ(
-      layer.status().message(),
-      "tensor 'model.layers.0.mlp.experts.1.down_proj.weight_scale_inv' has shape (2, 1): expected (2, 2)");
+  EXPECT_EQ(layer.status().message(),
+            scratch.file("model.safetensors") +
+                ": tensor 'model.layers.0.mlp.experts.1.down_proj.weight_scale_inv' has shape (2, 1): "
+                "expected (2, 2)");
 }
 
 }  // namespace

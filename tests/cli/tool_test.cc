@@ -400,6 +400,7 @@ TEST(Tool, RunsStoredCodes) {
     oss.emplace_back(prefix + "_scales", bytes(DType::kUInt8, {4, n, k / 32}, 120, 123));
     oss.emplace_back(prefix + "_bias", bytes(DType::kBFloat16, {4, n}, 0x3a, 0x3b));
   }
+  oss.emplace_back(mlp + "router.bias", bytes(DType::kBFloat16, {4}, 0x3a, 0x3b));
   write(oss, "router", R"("model_type": "gpt_oss")");
   EXPECT_EQ(scenarios(), "A16W4-FP A8W4-FP A4W4-FP ");
   EXPECT_EQ(run_json("check " + scratch.path()).size(), 3u);

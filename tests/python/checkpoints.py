@@ -42,12 +42,26 @@ def words(nibbles):
     return (eight << np.arange(0, 32, 4, dtype=np.uint32)).sum(-1, dtype=np.uint32).view(np.int32)
 
 
-def int4(rng, n, k, group, symmetric):
+def int4(rng, n, k, group, symmetric, kind=np.float16):
+    """(N, K) codes, (N, groups) zero points and scales, the matrix; group -1 is all of K."""
+    group = k if group == -1 else group
     codes = rng.integers(0, 16, (n, k))
     zeros = np.full((n, k // group), 8) if symmetric else rng.integers(1, 16, (n, k // group))
-    scales = (rng.uniform(0.5, 1.5, zeros.shape) / (6 * np.sqrt(k))).astype(np.float16)
+    scales = (rng.uniform(0.5, 1.5, zeros.shape) / (6 * np.sqrt(k))).astype(np.float32).astype(kind)
     full = [np.repeat(a.astype(np.float64), group, 1) for a in (zeros, scales)]
     return codes, zeros, scales, (codes - full[0]) * full[1]
+
+
+def bytes_in_words(codes):
+    """(..., 4 m) codes of 8 bits -> (..., m) int32, the first in the lowest bits."""
+    return np.ascontiguousarray(codes.astype(np.uint8)).view(np.int32)
+
+
+def int8(rng, n, k, kind):
+    """(N, K) codes of -128 to 127, a scale for each row, the matrix."""
+    codes = rng.integers(-128, 128, (n, k))
+    scales = (rng.uniform(0.5, 1.5, (n, 1)) / (74 * np.sqrt(k))).astype(np.float32).astype(kind)
+    return codes, scales, codes * scales.astype(np.float64)
 
 
 def gptq(group, symmetric, version, order=None):
@@ -55,7 +69,7 @@ def gptq(group, symmetric, version, order=None):
 
     def store(rng, name, n, k):
         codes, zeros, scales, matrix = int4(rng, n, k, group, symmetric)
-        index = np.arange(k, dtype=np.int32) // group if order is None else order(k, group)
+        index = np.arange(k, dtype=np.int32) // (k if group == -1 else group) if order is None else order(k, group)
         return {
             f"{name}.qweight": np.ascontiguousarray(words(codes).T),
             f"{name}.qzeros": words(zeros.T - (version == 1)),
@@ -64,6 +78,42 @@ def gptq(group, symmetric, version, order=None):
         }, matrix
 
     return store
+
+
+def gptq8(rng, name, n, k):
+    """8 bits, one scale for each output, all zero points 128, stored less 1."""
+    codes, scales, matrix = int8(rng, n, k, np.float16)
+    return {
+        f"{name}.qweight": bytes_in_words((codes + 128)).T,
+        f"{name}.qzeros": bytes_in_words(np.full((1, n), 127)),
+        f"{name}.scales": scales.T,
+    }, matrix  # fmt: skip
+
+
+def int8_channels(rng, name, n, k):
+    """compressed-tensors int-quantized: int8 (N, K), bfloat16 (N, 1)."""
+    codes, scales, matrix = int8(rng, n, k, BF16)
+    return {f"{name}.weight": codes.astype(np.int8), f"{name}.weight_scale": scales}, matrix
+
+
+def packed(group, symmetric=True, size_type=np.int64):
+    """compressed-tensors pack-quantized: words along K, zero points of neighbouring outputs in a word."""
+
+    def store(rng, name, n, k):
+        codes, zeros, scales, matrix = int4(rng, n, k, group, symmetric, BF16)
+        tensors = {
+            f"{name}.weight_packed": words(codes),
+            f"{name}.weight_scale": scales,
+            f"{name}.weight_shape": np.array([n, k], size_type),
+        }
+        return tensors | ({} if symmetric else {f"{name}.weight_zero_point": np.ascontiguousarray(words(zeros.T).T)}), matrix
+
+    return store
+
+
+def packed8(rng, name, n, k):
+    codes, scales, matrix = int8(rng, n, k, BF16)
+    return {f"{name}.weight_packed": bytes_in_words(codes + 128), f"{name}.weight_scale": scales}, matrix
 
 
 def awq(group):
