@@ -2,9 +2,12 @@
 // same run.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/memory.h"
+#include "base/split.h"
 #include "base/topology.h"
 #include "cli/ceilings.h"
 #include "cli/command.h"
@@ -13,6 +16,7 @@
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
 #include "cli/workload.h"
+#include "moe/blocking.h"
 
 namespace megamoe::cli {
 namespace {
@@ -156,10 +160,36 @@ class Bench {
       const std::vector<Ceilings>& beside = result->batches[b].passes;
       row.efficiency = paired_efficiency(calls, beside, {ceiling.read, ceiling.operations()});
       row.passes = median_passes(beside);
-      row.kernels = result->kernels;
+      row.kernels = kernels_of_experts(*result, tokens_[b]);
       rows_.push_back(row);
     }
     return Status::ok();
+  }
+
+  /// Kernels of Linear1 and then those of Linear2 that the rows of the experts meet, with the rows where
+  /// there are several. The plan says them as "Linear1 rows 1 to 4".
+  static std::vector<std::string> kernels_of_experts(const JobResult& result, const Tokens& tokens) {
+    const std::vector<int64_t> rows = tokens.rows_of_experts();
+    std::vector<std::string> texts;
+    for (const char* const linear : {"Linear1", "Linear2"}) {
+      std::vector<std::string> used;
+      for (const auto& [key, kernel] : result.description) {
+        long long first = 0, last = 0;
+        if (std::sscanf(key.c_str(), (std::string(linear) + " rows %lld to %lld").c_str(), &first, &last) !=
+            2) {
+          continue;
+        }
+        const bool meets = std::any_of(rows.begin(), rows.end(), [&](int64_t all) {
+          const int64_t block = base::EvenSplit{all, base::ceil_div(all, moe::kBlockRows)}.size(0);
+          return first <= block && block <= last;
+        });
+        if (meets) used.push_back(key.substr(std::strlen(linear) + 1) + ": " + kernel);
+      }
+      for (std::string& text : used) {
+        texts.push_back(used.size() == 1 ? text.substr(text.find(": ") + 2) : std::move(text));
+      }
+    }
+    return texts;
   }
 
   static Ceilings median_passes(const std::vector<Ceilings>& passes) {

@@ -1,14 +1,15 @@
 // megamoe cliffs: whether one token more ever costs speed, whatever the routing; whether all tokens to the
-// same experts cost more than a dense layer of that size; whether subnormal tokens cost more than others.
+// same experts cost more than a dense layer of that size; whether subnormal tokens and weights cost more than
+// others.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/cliffs_measure.h"
 #include "cli/command.h"
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
-#include "cli/tune_measure.h"
 #include "cli/workload.h"
 
 namespace megamoe::cli {
@@ -31,6 +32,7 @@ struct Line {
   int64_t tokens = 0;
   double speed = 0, noise = 0;
   double least = 0;  ///< what the speed should be at least
+  bool holds() const { return speed >= least; }
 };
 
 Batch first_tokens(const Batch& batch, int64_t count) {
@@ -42,47 +44,16 @@ Batch first_tokens(const Batch& batch, int64_t count) {
   return part;
 }
 
-/// Pairs of neighbouring batches: batch i + 1 is the candidate, batch i what it is held against.
-Result<std::vector<Pairs>> measure_neighbours(const LayerJob& job, const CommonOptions& common,
-                                              int64_t repeats) {
-  const BufferConfig config = largest_batch_config(job, common.ranks);
-  BufferOptions options;
-  options.threads = common.threads;
-  options.isa = common.isa;
-  const int64_t steps = static_cast<int64_t>(job.batches.size()) - 1;
-  auto times = PairTimes::make(steps, repeats, common.ranks);
-  if (!times) return times.status();
-  auto body = [&](const Group& group) -> Status {
-    auto buffer = SymmBuffer::create(group, config, options);
-    if (!buffer) return buffer.status();
-    auto layer = packed_layer(job, **buffer);
-    if (!layer) return (*buffer)->refuse_call(layer.status());
-    layer->tuning = common.tuning;
-    auto op = MegaMoe::create(*buffer, std::move(*layer));
-    if (!op) return (*buffer)->refuse_call(op.status());
-    std::vector<uint16_t> y(
-        static_cast<size_t>(config.num_max_tokens_per_rank * common.ranks * config.hidden));
-    std::vector<int32_t> counts(static_cast<size_t>(config.num_experts));
-    for (int64_t step = 0; step < steps; ++step) {
-      for (int64_t repeat = -1; repeat < repeats; ++repeat) {  // the first pair is not timed
-        for (int64_t turn = 0; turn < 2; ++turn) {
-          const int64_t which = (turn + repeat + 1) % 2;
-          const Batch& batch = job.batches[static_cast<size_t>(step + 1 - which)];
-          const CallArgs call = rank_args(**buffer, batch, 2 * repeat + turn + 2, y.data(), counts.data());
-          double* const time = times->at(step, std::max<int64_t>(repeat, 0), which, group.rank());
-          time[0] = PairTimes::now();
-          MEGAMOE_RETURN_IF_ERROR((*op)->run(call));
-          time[1] = PairTimes::now();
-        }
-      }
-    }
-    return Status::ok();
-  };
-  MEGAMOE_RETURN_IF_ERROR(run_on_ranks(common.transport, common.ranks, body));
-  std::vector<Pairs> pairs;
-  for (int64_t step = 0; step < steps; ++step) pairs.push_back(times->collect(step));
-  return pairs;
-}
+/// What is compared for one scenario, and the tokens behind it.
+struct Plan {
+  std::vector<Tokens> tokens;
+  std::vector<std::vector<uint16_t>> subnormal;
+  std::vector<Batch> batches, dense;  ///< of the layer, and of the dense one
+  std::vector<Comparison> comparisons;
+  std::vector<Line> lines;  ///< of each comparison; `speed` is the ratio of the tokens until it is measured
+};
+
+enum LayerIndex : size_t { kLayer = 0, kSubnormalWeights, kDense };
 
 class Cliffs {
  public:
@@ -94,11 +65,13 @@ class Cliffs {
     shape_ = *shape;
     auto scenarios = scenarios_named(options_.scenario);
     if (!scenarios) return bad_input(scenarios.status());
+    Plan plan;
+    for (const std::string& routing : split_names(options_.routing)) {
+      if (Status status = add_steps(routing, plan); !status) return bad_input(status);
+    }
+    if (Status status = add_dense(plan); !status) return bad_input(status);
     for (const moe::Scenario* scenario : *scenarios) {
-      for (const std::string& routing : split_names(options_.routing)) {
-        if (Status status = steps(*scenario, routing); !status) return bad_input(status);
-      }
-      if (Status status = dense(*scenario); !status) return bad_input(status);
+      if (Status status = measure(*scenario, plan); !status) return bad_input(status);
     }
     common_.json ? print_json() : print_table();
     return kSuccess;
@@ -106,80 +79,87 @@ class Cliffs {
 
  private:
   // Tokens of a smaller batch are the first of the larger one, so that routing changes as little as it can.
-  Status steps(const moe::Scenario& scenario, const std::string& routing) {
-    auto tokens = Tokens::random(shape_, options_.last + 1, routing, kSeed, kRoutings);
-    if (!tokens) return tokens.status();
-    const RandomLayer layer(shape_, kSeed);
-    LayerJob base = layer.job();
+  Status add_steps(const std::string& routing, Plan& plan) const {
+    auto made = Tokens::random(shape_, options_.last + 1, routing, kSeed, kRoutings);
+    if (!made) return made.status();
+    const Tokens& tokens = plan.tokens.emplace_back(std::move(*made));
+    const auto compare = [&](Side candidate, Side fallback, const std::string& what, int64_t count,
+                             double tokens_ratio, double least) {
+      plan.comparisons.push_back({candidate, fallback});
+      plan.lines.push_back({"", what + ", " + routing, count, tokens_ratio, 0, least});
+    };
     for (int64_t count = 1; count <= options_.last + 1; ++count) {
-      base.batches.push_back(first_tokens(tokens->batch(), count));
+      plan.batches.push_back(first_tokens(tokens.batch(), count));
+      if (count == 1) continue;
+      const size_t last = plan.batches.size() - 1;
+      compare({kLayer, last}, {kLayer, last - 1}, "one more token", count - 1,
+              static_cast<double>(count) / static_cast<double>(count - 1), 0.95);
     }
-    // The largest batch once more, its tokens subnormal.
-    std::vector<uint16_t> subnormal = subnormal_states(base.batches.back());
-    Batch small = base.batches.back();
-    small.x = TensorView(subnormal.data(), DType::kBFloat16, {small.tokens(), shape_.hidden});
-    base.batches.push_back(small);
-    auto prepared = scenario_job(base, scenario);
-    if (!prepared) return prepared.status();
-    auto pairs = measure_neighbours(prepared->job, common_, options_.repeat);
-    if (!pairs) return pairs.status();
-    for (int64_t step = 0; step < options_.last; ++step) {
-      const Pairs& pair = (*pairs)[static_cast<size_t>(step)];
-      const double tokens_ratio = static_cast<double>(step + 2) / static_cast<double>(step + 1);
-      lines_.push_back({scenario.name, "one more token, " + routing, step + 1, tokens_ratio / pair.ratio(),
-                        pair.noise(), 0.95});
-    }
-    lines_.push_back({scenario.name, "subnormal tokens, " + routing, options_.last + 1,
-                      1 / pairs->back().ratio(), pairs->back().noise(), 1 / 1.5});
+    const size_t largest = plan.batches.size() - 1;
+    Batch small = plan.batches.back();
+    const auto* const x = static_cast<const uint16_t*>(small.x.data);
+    plan.subnormal.emplace_back(x, x + small.tokens() * shape_.hidden);
+    make_subnormal(plan.subnormal.back());
+    small.x = TensorView(plan.subnormal.back().data(), DType::kBFloat16, {small.tokens(), shape_.hidden});
+    plan.batches.push_back(small);
+    compare({kLayer, largest + 1}, {kLayer, largest}, "subnormal tokens", options_.last + 1, 1, 1 / 1.5);
+    compare({kSubnormalWeights, largest}, {kLayer, largest}, "subnormal weights", options_.last + 1, 1,
+            1 / 1.5);
     return Status::ok();
-  }
-
-  std::vector<uint16_t> subnormal_states(const Batch& batch) const {
-    const auto* const x = static_cast<const uint16_t*>(batch.x.data);
-    std::vector<uint16_t> states(x, x + batch.tokens() * shape_.hidden);
-    for (uint16_t& state : states) state &= 0x807f;  // the exponent of a subnormal number
-    return states;
   }
 
   // All tokens to the same top-k experts do the work of one expert top-k times as wide.
-  Status dense(const moe::Scenario& scenario) {
-    Shape wide = shape_;
-    wide.intermediate *= shape_.topk;
-    wide.experts = wide.topk = 1;
-    std::vector<double> sparse_seconds, dense_seconds;
-    for (const auto& [shape, seconds] : {std::pair(shape_, &sparse_seconds), {wide, &dense_seconds}}) {
-      const RandomLayer layer(shape, kSeed);
-      LayerJob base = layer.job();
-      std::vector<Tokens> held;
-      for (const int64_t count : kDenseTokens) {
-        auto tokens = Tokens::random(shape, count, "one", kSeed, 1);
-        if (!tokens) return tokens.status();
-        held.push_back(std::move(*tokens));
-      }
-      for (const Tokens& tokens : held) base.batches.push_back(tokens.batch());
-      auto prepared = scenario_job(base, scenario);
-      if (!prepared) return prepared.status();
-      JobOptions options;
-      options.common = &common_;
-      options.repeats = options_.repeat;
-      auto result = run_layer(prepared->job, options, nullptr);
-      if (!result) return result.status();
-      for (const BatchResult& batch : result->batches) seconds->push_back(batch.median_seconds());
-    }
-    for (size_t i = 0; i < std::size(kDenseTokens); ++i) {
-      lines_.push_back({scenario.name, "all to the same experts, against dense", kDenseTokens[i],
-                        dense_seconds[i] / sparse_seconds[i], 0, 1 / 1.2});
+  Shape dense_shape() const { return {shape_.hidden, shape_.intermediate * shape_.topk, 1, 1}; }
+
+  Status add_dense(Plan& plan) const {
+    for (const int64_t count : kDenseTokens) {
+      auto tokens = Tokens::random(shape_, count, "one", kSeed, 1);
+      auto dense = Tokens::random(dense_shape(), count, "one", kSeed, 1);
+      if (!tokens) return tokens.status();
+      if (!dense) return dense.status();
+      plan.batches.push_back(plan.tokens.emplace_back(std::move(*tokens)).batch());
+      plan.dense.push_back(plan.tokens.emplace_back(std::move(*dense)).batch());
+      plan.comparisons.push_back({{kLayer, plan.batches.size() - 1}, {kDense, plan.dense.size() - 1}});
+      plan.lines.push_back({"", "all to the same experts, against dense", count, 1, 0, 1 / 1.2});
     }
     return Status::ok();
   }
 
-  /// Of the steps of a scenario and routing only the worst; the other lines as they are.
+  Status measure(const moe::Scenario& scenario, const Plan& plan) {
+    const RandomLayer layer(shape_, kSeed), dense(dense_shape(), kSeed);
+    RandomLayer subnormal(shape_, kSeed);
+    subnormal.make_subnormal();
+    std::vector<ScenarioJob> prepared;  // owns the weights
+    std::vector<LayerJob> jobs;
+    for (const RandomLayer* random : {&layer, &std::as_const(subnormal), &dense}) {
+      LayerJob base = random->job();
+      base.batches = random == &dense ? plan.dense : plan.batches;
+      auto made = scenario_job(base, scenario, common_.ranks);
+      if (!made) return made.status();
+      jobs.push_back(made->job);
+      prepared.push_back(std::move(*made));
+    }
+    auto pairs = measure_comparisons(jobs, plan.comparisons, common_, options_.repeat);
+    if (!pairs) return pairs.status();
+    for (size_t c = 0; c < plan.lines.size(); ++c) {
+      Line line = plan.lines[c];
+      line.scenario = scenario.name;
+      line.speed /= (*pairs)[c].ratio();
+      line.noise = (*pairs)[c].noise();
+      lines_.push_back(line);
+    }
+    return Status::ok();
+  }
+
+  /// Of the lines of one kind the worst, and all others that do not hold.
   std::vector<Line> worst() const {
     std::vector<Line> kept;
+    const auto alike = [](const Line& a, const Line& b) {
+      return a.scenario == b.scenario && a.what == b.what;
+    };
     for (const Line& line : lines_) {
-      const bool same =
-          !kept.empty() && kept.back().scenario == line.scenario && kept.back().what == line.what;
-      if (!same) {
+      if (kept.empty() || !alike(kept.back(), line) || !line.holds()) {
+        if (!kept.empty() && alike(kept.back(), line) && kept.back().holds()) kept.pop_back();
         kept.push_back(line);
       } else if (line.speed < kept.back().speed) {
         kept.back() = line;
@@ -189,16 +169,17 @@ class Cliffs {
   }
 
   void print_table() const {
-    Table table({"scenario", "worst of", "tokens", "speed", "noise", "at least", "holds"});
+    Table table(
+        {"scenario", "worst of, and what does not hold", "tokens", "speed", "noise", "at least", "holds"});
     for (const Line& line : worst()) {
       table.add({line.scenario, line.what, std::to_string(line.tokens), percent(line.speed),
-                 percent(line.noise), percent(line.least), line.speed >= line.least ? "yes" : "no"});
+                 percent(line.noise), percent(line.least), line.holds() ? "yes" : "no"});
     }
     table.print();
     std::printf(
-        "\nspeed: tokens per second of T + 1 tokens over those of T; of subnormal tokens over others; of "
-        "all tokens\nto the same experts over one dense layer of that size. Medians of pairs in turn, of "
-        "single runs for the dense layer.\n");
+        "\nspeed: tokens per second of T + 1 tokens over those of T; of subnormal tokens or weights over "
+        "others; of\nall tokens to the same experts over one dense layer of that size. Medians of pairs in "
+        "turn.\n");
   }
 
   void print_json() const {

@@ -16,6 +16,8 @@ namespace {
 
 constexpr uint64_t kSeed = 7;
 constexpr int kRoutings = 16;
+// Of the time of a scenario; the rest is for the winners together.
+constexpr double kShareOfSingles = 0.75;
 
 struct TuneOptions {
   std::string shape;
@@ -24,6 +26,7 @@ struct TuneOptions {
   std::string routing = "uniform";
   std::string output;
   int64_t repeat = 20;
+  double seconds = 300;
 };
 
 std::string name_of(const Candidate& candidate) {
@@ -71,8 +74,11 @@ class Tune {
       if (!tokens) return bad_input(tokens.status());
       tokens_.push_back(std::move(*tokens));
     }
-    for (const moe::Scenario* scenario : *scenarios) {
-      if (Status status = tune(*scenario); !status) return bad_input(status);
+    const double end = PairTimes::now() + options_.seconds;
+    for (size_t s = 0; s < scenarios->size(); ++s) {
+      const double now = PairTimes::now();
+      const double until = now + (end - now) / static_cast<double>(scenarios->size() - s);
+      if (Status status = tune(*(*scenarios)[s], until); !status) return bad_input(status);
     }
     std::ofstream file(options_.output);
     file << moe::tuning_text(entries_);
@@ -87,17 +93,18 @@ class Tune {
   }
 
  private:
-  Status tune(const moe::Scenario& scenario) {
+  Status tune(const moe::Scenario& scenario, double until) {
     const RandomLayer layer(shape_, kSeed);
     LayerJob base = layer.job();
     for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
     auto prepared = scenario_job(base, scenario);
     if (!prepared) return prepared.status();
-    const auto measure = [&](const std::vector<Candidate>& candidates) {
-      return measure_candidates(prepared->job, scenario.name, common_, candidates, options_.repeat);
+    const auto measure = [&](const std::vector<Candidate>& candidates, double share) {
+      return measure_candidates(prepared->job, scenario.name, common_, candidates, options_.repeat,
+                                (until - PairTimes::now()) * share);
     };
     const std::vector<Candidate> candidates = single_candidates();
-    auto first = measure(candidates);
+    auto first = measure(candidates, kShareOfSingles);
     if (!first) return first.status();
     show(scenario, candidates, *first);
     Candidate best = winners(candidates, *first);
@@ -105,7 +112,7 @@ class Tune {
       // The best of many looks better than it is: all of them together prove themselves in pairs of their
       // own.
       const std::vector<Candidate> final = {{}, best};
-      auto second = measure(final);
+      auto second = measure(final, 1);
       if (!second) return second.status();
       show(scenario, final, *second);
       if (!gain_of(second->measured[1], second->measured[0]).wins()) best.clear();
@@ -137,7 +144,8 @@ class Tune {
   }
 
   void show(const moe::Scenario& scenario, const std::vector<Candidate>& candidates, const TuneRun& run) {
-    Table table({"scenario", "tokens", "candidate", "ms", "defaults ms", "speed", "noise", "better"});
+    Table table(
+        {"scenario", "tokens", "candidate", "ms", "defaults ms", "pairs", "speed", "noise", "better"});
     for (size_t c = 0; c < candidates.size(); ++c) {
       const Gain gain = gain_of(run.measured[c], run.measured[0]);
       const bool better = c > 0 && gain.wins();
@@ -145,12 +153,14 @@ class Tune {
         const Pairs& pairs = run.measured[c][b];
         table.add({scenario.name, std::to_string(counts_[b]), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
-                   percent(1 / pairs.ratio()), percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
+                   std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
+                   percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
                           {"tokens", counts_[b]},
                           {"candidate", name_of(candidates[c])},
                           {"ms", pairs.median() * 1e3},
                           {"defaults_ms", pairs.fallback_median() * 1e3},
+                          {"pairs", pairs.candidate.size()},
                           {"speed", 1 / pairs.ratio()},
                           {"noise", std::expm1(pairs.noise())},
                           {"better", better}});
@@ -186,9 +196,15 @@ void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& 
   command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
       ->type_name("R")
       ->capture_default_str();
-  command->add_option("--repeat", options->repeat, "Pairs of calls of a candidate and a token count")
+  command->add_option("--repeat", options->repeat, "Most pairs of calls of a candidate and a token count")
       ->check(CLI::Range(1, 100000))
       ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--seconds", options->seconds,
+                   "Time for all scenarios; afterwards fewer pairs, down to " + std::to_string(kLeastPairs))
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("S")
       ->capture_default_str();
   command->callback(
       [&common, &action, options] { action = [&common, options] { return Tune(common, *options).run(); }; });

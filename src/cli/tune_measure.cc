@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "cli/efficiency.h"
@@ -54,9 +55,9 @@ Result<PairTimes> PairTimes::make(int64_t pairs, int64_t repeats, int ranks) {
   return made;
 }
 
-Pairs PairTimes::collect(int64_t pair) const {
+Pairs PairTimes::collect(int64_t pair, int64_t repeats) const {
   Pairs pairs;
-  for (int64_t repeat = 0; repeat < repeats_; ++repeat) {
+  for (int64_t repeat = 0; repeat < repeats; ++repeat) {
     for (int64_t which = 0; which < 2; ++which) {
       const double* const time = at(pair, repeat, which, 0);
       double first = time[0], last = time[1];
@@ -115,7 +116,8 @@ Gain gain_of(const Measured& measured, const Measured& control) {
 
 Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,
                                    const CommonOptions& common, const std::vector<Candidate>& candidates,
-                                   int64_t repeats) {
+                                   int64_t repeats, double seconds) {
+  const double deadline = PairTimes::now() + seconds;
   const BufferConfig config = largest_batch_config(job, common.ranks);
   BufferOptions options;
   options.threads = common.threads;
@@ -125,6 +127,9 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
   if (!times) return times.status();
   auto facts = SharedArray<int64_t>::make(2);  // level and threads of rank 0
   if (!facts) return facts.status();
+  auto rounds = SharedArray<std::atomic<int64_t>>::make(static_cast<int64_t>(job.batches.size()));
+  if (!rounds) return rounds.status();
+  for (size_t b = 0; b < job.batches.size(); ++b) (*rounds)[static_cast<int64_t>(b)] = repeats;
 
   auto body = [&](const Group& group) -> Status {
     auto buffer = SymmBuffer::create(group, config, options);
@@ -148,8 +153,16 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
         return rank_args(**buffer, batch, turn, y.data(), counts.data());
       };
       MEGAMOE_RETURN_IF_ERROR((*defaults)->run(args(0)));
-      for (int64_t i = 0; i < repeats * each; ++i) {
+      const double begin = PairTimes::now();
+      const double end = begin + (deadline - begin) / static_cast<double>(job.batches.size() - b);
+      std::atomic<int64_t>& last = (*rounds)[static_cast<int64_t>(b)];
+      for (int64_t i = 0; i < last.load(std::memory_order_acquire) * each; ++i) {
         const int64_t candidate = i % each, repeat = i / each;
+        // Before this rank enters a call of the round, so that the others know when they have left it.
+        if (group.rank() == 0 && candidate == 0 && repeat + 1 >= kLeastPairs && repeat + 1 < repeats &&
+            PairTimes::now() > end) {
+          last.store(repeat + 1, std::memory_order_release);
+        }
         for (int64_t turn = 0; turn < 2; ++turn) {
           // Which of a pair comes first changes from one repetition to the next. Every call takes another
           // routing, or the second one would find its weights in the cache.
@@ -180,7 +193,8 @@ Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scena
   for (int64_t c = 0; c < each; ++c) {
     Measured& measured = run.measured.emplace_back();
     for (size_t b = 0; b < job.batches.size(); ++b) {
-      measured.push_back(times->collect(static_cast<int64_t>(b) * each + c));
+      measured.push_back(
+          times->collect(static_cast<int64_t>(b) * each + c, (*rounds)[static_cast<int64_t>(b)].load()));
     }
   }
   return run;

@@ -31,8 +31,8 @@ class PairTimes {
   double* at(int64_t pair, int64_t repeat, int64_t which, int64_t rank) const {
     return times_.data() + (((pair * repeats_ + repeat) * 2 + which) * ranks_ + rank) * 2;
   }
-  /// First rank in to last rank out, for each repetition.
-  Pairs collect(int64_t pair) const;
+  /// First rank in to last rank out, for the first `repeats` repetitions.
+  Pairs collect(int64_t pair, int64_t repeats) const;
   /// Seconds of a clock that all ranks share.
   static double now();
 
@@ -59,9 +59,13 @@ struct TuneRun {
   std::vector<Measured> measured;  ///< by candidate
 };
 
-/// Runs the candidates on all batches of a job, `repeats` pairs each, in turn and in alternating order.
+/// Fewer pairs say nothing about their noise.
+inline constexpr int64_t kLeastPairs = 5;
+
+/// Runs the candidates on all batches of a job, up to `repeats` pairs each, in turn and in alternating order.
+/// Each batch may take its share of `seconds`, packing counted, but gets kLeastPairs of each candidate.
 Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,
                                    const CommonOptions& common, const std::vector<Candidate>& candidates,
-                                   int64_t repeats);
+                                   int64_t repeats, double seconds);
 
 }  // namespace megamoe::cli

@@ -83,6 +83,10 @@ std::vector<std::string> split_names(const std::string& text) {
   return names;
 }
 
+void make_subnormal(std::vector<uint16_t>& values) {
+  for (uint16_t& value : values) value &= 0x807f;
+}
+
 Tokens::Tokens(const Shape& shape, int64_t tokens, int routings)
     : shape_(shape),
       tokens_(tokens),
@@ -186,6 +190,18 @@ double Tokens::distinct_experts() const {
   return static_cast<double>(distinct) / routings_;
 }
 
+std::vector<int64_t> Tokens::rows_of_experts() const {
+  std::set<int64_t> numbers;
+  const int64_t slots = tokens_ * shape_.topk;
+  for (int r = 0; r < routings_; ++r) {
+    std::vector<int64_t> rows(static_cast<size_t>(shape_.experts));
+    for (int64_t i = 0; i < slots; ++i) ++rows[static_cast<size_t>(ids_[static_cast<size_t>(r * slots + i)])];
+    numbers.insert(rows.begin(), rows.end());
+  }
+  numbers.erase(0);
+  return {numbers.begin(), numbers.end()};
+}
+
 RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts)
     : shape_(shape),
       shared_experts_(shared_experts),
@@ -196,6 +212,11 @@ RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_exper
   const auto size2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.intermediate)));
   for (uint16_t& w : block1_) w = values.next(size1);
   for (uint16_t& w : block2_) w = values.next(size2);
+}
+
+void RandomLayer::make_subnormal() {
+  cli::make_subnormal(block1_);
+  cli::make_subnormal(block2_);
 }
 
 LayerJob RandomLayer::job() const {

@@ -22,6 +22,9 @@ Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* n
 /// The names of a list with commas between them.
 std::vector<std::string> split_names(const std::string& text);
 
+/// bfloat16 numbers without their exponents: subnormal.
+void make_subnormal(std::vector<uint16_t>& values);
+
 /// Tokens with their routing, and the memory behind them.
 class Tokens {
  public:
@@ -38,6 +41,8 @@ class Tokens {
   double distinct_experts() const;
   /// The same of one routing.
   int64_t distinct_experts(int64_t routing) const;
+  /// Rows that experts get, ascending, each number once, over all routings.
+  std::vector<int64_t> rows_of_experts() const;
 
  private:
   Tokens(const Shape& shape, int64_t tokens, int routings);
@@ -57,6 +62,7 @@ class RandomLayer {
  public:
   RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts = 0);
   LayerJob job() const;
+  void make_subnormal();
 
  private:
   Shape shape_;

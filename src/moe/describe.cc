@@ -16,6 +16,14 @@ std::string linear_text(const moe::LinearPlan& linear) {
 
 }  // namespace
 
+std::string moe::LinearPlan::kernel_text(int64_t rows) const {
+  const std::string name = gemm->name;
+  if (geometry().code == kernel::WeightCode::kStrip) return name;
+  if (reads_codes(rows))
+    return name + (panels_at_once(rows) > 1 ? " on codes, two panels at once" : " on codes");
+  return name + (decode != nullptr ? " on strips of decoded codes" : " on decoded panels");
+}
+
 std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() const {
   const SymmBuffer::Impl& owner = buffer->impl();
   const BufferConfig& config = owner.config;
@@ -31,6 +39,13 @@ std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() co
       {"token codec", owner.codec->name},
   };
   if (owner.combine_codec != nullptr) lines.emplace_back("combine codec", owner.combine_codec->name);
+  const auto add_kernels = [&](const moe::LinearPlan& linear, const std::string& name) {
+    for (int64_t first = 1, last = 1; first <= moe::kBlockRows; first = last + 1) {
+      const std::string kernel = linear.kernel_text(first);
+      for (last = first; last < moe::kBlockRows && linear.kernel_text(last + 1) == kernel;) ++last;
+      lines.emplace_back(name + " rows " + std::to_string(first) + " to " + std::to_string(last), kernel);
+    }
+  };
   const auto add_experts = [&](const moe::ExpertPlan& plan, const std::string& prefix, bool packed) {
     if (plan.scenario == nullptr) return;
     lines.insert(lines.end(),
@@ -43,6 +58,8 @@ std::vector<std::pair<std::string, std::string>> MegaMoe::Impl::description() co
                      {prefix + "Linear2", linear_text(plan.linear2)},
                      {prefix + "weights", packed ? "packed" : "raw, packed panel by panel in every call"},
                  });
+    add_kernels(plan.linear1, prefix + "Linear1");
+    add_kernels(plan.linear2, prefix + "Linear2");
   };
   add_experts(routed(), "", layer.packed1 != nullptr);
   if (shared().scenario != nullptr) {

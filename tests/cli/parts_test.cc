@@ -138,6 +138,22 @@ TEST(Workload, RandomRouting) {
             "--routing = all: expected uniform, zipf or one");
 }
 
+TEST(Workload, CountsExpertsOfARouting) {
+  auto tokens = Tokens::random({8, 4, 6, 3}, 4, "one", 1, 2);
+  ASSERT_TRUE(tokens);
+  EXPECT_EQ(tokens->distinct_experts(1), 3);
+  EXPECT_EQ(tokens->rows_of_experts(), std::vector<int64_t>{4});
+}
+
+TEST(Workload, SubnormalWeights) {
+  RandomLayer layer({8, 4, 6, 3}, 1);
+  layer.make_subnormal();
+  const LayerJob job = layer.job();
+  const auto* const weights = static_cast<const uint16_t*>(job.weight1.weight[0].data);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(weights[i] & 0x7f80, 0);
+  EXPECT_NE(weights[0] | weights[1], 0);
+}
+
 TEST(Workload, Router) {
   const Shape shape{2, 1, 3, 2};
   const float router[6] = {0, 0, 1, 0, -1, 0};  // by the sign of x[0]

@@ -154,6 +154,15 @@ TEST(Tool, BenchPrintsCeilings) {
   }
 }
 
+TEST(Tool, BenchNamesWhatRan) {
+  const json rows = run_json(
+      "bench --shape 64x32x8x2 --tokens 1 --scenario A8W8-INT,A8W4-INT --repeat 1 --isa generic")["rows"];
+  const json name = rows[0]["kernels"][0];
+  EXPECT_EQ(rows[0]["kernels"], json({name, name}));
+  const std::string decoded = name.get<std::string>() + " on strips of decoded codes";
+  EXPECT_EQ(rows[1]["kernels"], json({decoded, decoded}));
+}
+
 TEST(Tool, BenchesEveryRoutingOfAList) {
   const json bench =
       run_json("bench --shape 64x32x8x2 --tokens 1,4 --routing uniform,one,zipf --repeat 2 --threads 1");
@@ -171,19 +180,32 @@ TEST(Tool, BenchesEveryRoutingOfAList) {
 TEST(Tool, CliffsComparesNeighbours) {
   const json rows =
       run_json("cliffs --shape 64x32x8x2 --scenario A16W16,A8W4-INT --last 3 --repeat 2 --threads 1");
-  // For each scenario and routing three steps and the subnormal tokens; then five batches against dense.
-  ASSERT_EQ(rows.size(), 2u * (3 * 4 + 5));
+  // For each scenario and routing three steps, subnormal tokens and weights; then five batches against dense.
+  ASSERT_EQ(rows.size(), 2u * (3 * 5 + 5));
   for (const json& row : rows) EXPECT_GT(row["speed"].get<double>(), 0) << row;
   EXPECT_EQ(rows[2]["what"], "one more token, uniform");
   EXPECT_EQ(rows[2]["tokens"], 3);
   EXPECT_EQ(rows[3]["what"], "subnormal tokens, uniform");
-  EXPECT_EQ(rows[12]["what"], "all to the same experts, against dense");
-  // People see the worst of each kind.
+  EXPECT_EQ(rows[4]["what"], "subnormal weights, uniform");
+  EXPECT_EQ(rows[15]["what"], "all to the same experts, against dense");
+  EXPECT_EQ(rows[20]["scenario"], "A8W4-INT");
+  // People see the worst of each kind, and all that does not hold.
   const Outcome text = run("cliffs --shape 64x32x8x2 --last 3 --repeat 2 --threads 1 --routing one");
   EXPECT_EQ(text.code, 0);
-  size_t lines = 0;
+  size_t lines = 0, bad = 0;
   for (size_t at = 0; (at = text.out.find("A16W16", at)) != std::string::npos; ++at) ++lines;
-  EXPECT_EQ(lines, 3u) << text.out;
+  for (size_t at = 0; (at = text.out.find("  no\n", at)) != std::string::npos; ++at) ++bad;
+  EXPECT_GE(lines, 4u) << text.out;
+  EXPECT_LE(lines, 4 + bad) << text.out;
+}
+
+TEST(Tool, CliffsOverSeveralRanks) {
+  for (const char* transport : {"local", "shm"}) {
+    const json rows = run_json(
+        "cliffs --shape 64x32x8x2 --last 1 --repeat 1 --threads 1 --ranks 2 --routing one --transport " +
+        std::string(transport));
+    EXPECT_EQ(rows.size(), 3u + 5u) << transport;
+  }
 }
 
 TEST(Tool, CeilingsOfThisMachine) {

@@ -44,6 +44,18 @@ TEST(Tune, MeasuresCandidatesAndKeepsOtherLayers) {
   EXPECT_EQ(file["layers"][0], file_of({{"piece_ns", 5000}})["layers"][0]);
 }
 
+TEST(Tune, TakesFewerPairsWhenTheTimeIsOver) {
+  test::Scratch scratch;
+  const std::string command = "tune --shape 64x32x4x2 --tokens 1,3 --threads 1 --output ";
+  for (const char* ranks : {"", " --ranks 2", " --ranks 2 --transport shm"}) {
+    const json lines = run_json(command + scratch.file("tuning.json") + " --repeat 100 --seconds 0" + ranks);
+    for (const json& line : lines) EXPECT_EQ(line["pairs"], 5) << line << ranks;
+  }
+  for (const json& line : run_json(command + scratch.file("tuning.json") + " --repeat 7")) {
+    EXPECT_EQ(line["pairs"], 7) << line;
+  }
+}
+
 TEST(Tune, PlansAndRunsReadTheFile) {
   test::Scratch scratch;
   const std::string path = scratch.file("tuning.json");

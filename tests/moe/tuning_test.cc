@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/cpu.h"
+#include "kernel/registry.h"
 #include "support/runs.h"
 
 namespace megamoe {
@@ -93,17 +95,20 @@ TEST(BlockSizes, DefaultsAreAllowedForAnyCache) {
   EXPECT_EQ(moe::default_blocking(usual).strip_bytes, 8 << 10);
 }
 
-// The lines of a plan that speak of block sizes.
-std::string planned(const test::LayerShape& shape, std::shared_ptr<const Tuning> tuning) {
+std::unique_ptr<MegaMoe> plan(const test::LayerShape& shape, Isa isa, std::shared_ptr<const Tuning> tuning) {
   test::TestLayer tested(shape, 3);
-  auto buffer =
-      SymmBuffer::create(Group::self(), tested.config(4), test::options(kThreads, Isa::kGeneric)).value();
+  auto buffer = SymmBuffer::create(Group::self(), tested.config(4), test::options(kThreads, isa)).value();
   Layer layer = tested.layer(1, 0, true);
   layer.tuning = std::move(tuning);
   auto op = MegaMoe::create(buffer, std::move(layer));
   EXPECT_TRUE(op) << op.status().message();
+  return std::move(*op);
+}
+
+// The lines of a plan that speak of block sizes.
+std::string planned(const test::LayerShape& shape, std::shared_ptr<const Tuning> tuning) {
   std::string lines;
-  for (const auto& [key, value] : (*op)->description()) {
+  for (const auto& [key, value] : plan(shape, Isa::kGeneric, std::move(tuning))->description()) {
     if (key.rfind("block sizes", 0) == 0) lines += key + ": " + value + "\n";
   }
   return lines;
@@ -127,6 +132,35 @@ TEST(TuningFile, IsReadByThePlanOfItsLayer) {
   const std::string foreign = planned(other, tuning);
   EXPECT_NE(foreign.find("piece_ns 20000"), std::string::npos) << foreign;
   EXPECT_NE(foreign.find("defaults: measured has no such layer"), std::string::npos) << foreign;
+}
+
+TEST(Plan, SaysWhatABlockOfSoManyRowsReads) {
+  for (const Isa isa : test::runnable_levels()) {
+    const test::LayerShape coded{64, 32, 8, 2, "A8W4-INT"};
+    const auto tuning = tuning_of({{key_of(coded, isa), {{moe::find_block_size("coded_rows"), 2}}}});
+    const kernel::Gemm& gemm = kernel::gemm_for(kernel::Family::kS8, isa);
+    const std::string name = gemm.name;
+    const bool reads_codes = gemm.coded_rows[static_cast<int>(kernel::WeightCode::kInt4)] >= 2;
+    const auto lines = plan(coded, isa, tuning)->description();
+    const auto line = [&](const std::string& key) {
+      const auto found =
+          std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.first == key; });
+      return found == lines.end() ? "" : found->second;
+    };
+    const std::string decoded = name + " on strips of decoded codes";
+    for (const std::string linear : {"Linear1", "Linear2"}) {
+      if (reads_codes) {
+        EXPECT_EQ(line(linear + " rows 1 to 2").rfind(name + " on codes", 0), 0u) << linear << isa_name(isa);
+        EXPECT_EQ(line(linear + " rows 3 to 128"), decoded) << isa_name(isa);
+      } else {
+        EXPECT_EQ(line(linear + " rows 1 to 128"), decoded) << isa_name(isa);
+      }
+    }
+  }
+  const auto lines = plan({64, 32, 8, 2, "A8W8-INT"}, Isa::kGeneric, nullptr)->description();
+  const std::pair<std::string, std::string> whole = {
+      "Linear2 rows 1 to 128", kernel::gemm_for(kernel::Family::kS8, Isa::kGeneric).name};
+  EXPECT_NE(std::find(lines.begin(), lines.end(), whole), lines.end());
 }
 
 TEST(TuningFile, KeepsItsEntriesThroughText) {
