@@ -79,6 +79,7 @@ class Call {
   void send_token(int64_t token, const Scratch& scratch);
   comm::TokenRow encode_token(const Codec& codec, const std::byte* row, const Scratch& scratch) const;
   void share_codes(int64_t token, const comm::TokenRow& row);
+  void share_nothing(int64_t token, const Scratch& scratch);
   static void gather_scales(const std::byte* scales, size_t stride, int64_t count, float* gathered);
   static void add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
                          kernel::PackRows& pack);

@@ -25,6 +25,7 @@ void Call::dispatch(int64_t piece, const Scratch& scratch) {
 void Call::send_token(int64_t token, const Scratch& scratch) {
   const bool shared = shared_experts() > 0;
   if (owner_.token_map.used(token) == 0 && !shared) return;
+  if (!owner_.token_map.active(token)) return share_nothing(token, scratch);
   const int64_t hidden = owner_.config.hidden;
   const Codec& codec = *owner_.codec;
   const std::byte* row = static_cast<const std::byte*>(args_.x.data) +
@@ -83,6 +84,14 @@ void Call::share_codes(int64_t token, const comm::TokenRow& row) {
     const auto target = static_cast<uint32_t>(split.size(block));
     if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == target) session_.ring(session_.rank());
   }
+}
+
+// A row of zeros for the shared experts in place of a token that takes no part, which is not read.
+void Call::share_nothing(int64_t token, const Scratch& scratch) {
+  const Codec& codec = *plan_.shared().scenario->token_codec;
+  std::memset(scratch.row, 0, static_cast<size_t>(codec.row_bytes(owner_.config.hidden)));
+  std::memset(scratch.scales, 0, static_cast<size_t>(codec.scale_bytes(owner_.config.hidden)));
+  share_codes(token, {scratch.row, scratch.scales});
 }
 
 // What a group kernel packs beside the codes of the rows from `row` on.

@@ -199,6 +199,8 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
       moe::find_shared_scenario(typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(),
                                 plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
   if (!scenario) return scenario.status();
+  MEGAMOE_RETURN_IF_ERROR(
+      moe::check_code_rows(*(*scenario)->token_codec, config.hidden, "shared_expert_quant_out_dtype"));
   moe::bind_kernels(**scenario, owner.isa, blocking.sizes, plan);
   const moe::CallGuard guard(owner.busy);
   if (!guard.taken()) {

@@ -123,7 +123,9 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
   const DType out = layer.shared_expert_quant_out_dtype;
   q.set(kSharedQuantOutDtype, out);
   q.set(kSharedCodes, out == DType::kUndefined ? token_codes : out);
-  add_linear(form_of(layer.shared_weight1, layer.shared_packed1), kSharedWeight1, q);
+  const pack::GivenForm shared1 = form_of(layer.shared_weight1, layer.shared_packed1);
+  add_linear(shared1, kSharedWeight1, q);
+  q.set(kSharedWeight1Interleave, shared1.interleave);
   add_linear(form_of(layer.shared_weight2, layer.shared_packed2), kSharedWeight2, q);
   q.set(kSharedOtherwise, q[kSharedCodes] != static_cast<int64_t>(token_codes) ||
                               (q.knows(kWeight1Type) && q[kSharedWeight1Type] != q[kWeight1Type]));

@@ -127,12 +127,13 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   if (!config.comm_alg.empty()) {
     return Status(Code::kInvalidArgument, "comm_alg = \"" + config.comm_alg + "\": expected \"\"");
   }
-  if ((*codec)->codes() == DType::kFloat4E2M1 && config.hidden % 2 != 0) {
-    return Status(Code::kInvalidArgument,
-                  "hidden = " + std::to_string(config.hidden) +
-                      ": expected an even number with dispatch_quant_out_dtype float4_e2m1");
-  }
-  return Status::ok();
+  return check_code_rows(**codec, config.hidden, "dispatch_quant_out_dtype");
+}
+
+Status check_code_rows(const Codec& codec, int64_t hidden, const char* name) {
+  if (codec.codes() != DType::kFloat4E2M1 || hidden % 2 == 0) return Status::ok();
+  return Status(Code::kInvalidArgument, "hidden = " + std::to_string(hidden) +
+                                            ": expected an even number with " + name + " float4_e2m1");
 }
 
 Result<ActivationPlan> plan_activation(const Activation& activation) {

@@ -7,11 +7,16 @@
 
 namespace megamoe::moe {
 
+struct Codec;
+
 /// Values of combine_comm_mode.
 enum CombineCommMode { kEachSlotAlone = 0, kMergeRanks = 1, kMergeDomains = 2 };
 
 /// Settings of a buffer for a group of `ranks`.
 Status check_config(const BufferConfig& config, int64_t ranks);
+
+/// Whether the codes of a row of `hidden` values fill whole bytes; errors name the setting that chose them.
+Status check_code_rows(const Codec& codec, int64_t hidden, const char* name);
 
 /// Most experts of one rank; expert e lives on rank e / experts_per_rank.
 int64_t experts_per_rank(const BufferConfig& config, int64_t ranks);

@@ -25,6 +25,29 @@ TEST(Misuse, ABufferBeyondTheMemoryOfTheHostIsAnError) {
   EXPECT_EQ(buffer.status().code(), Code::kOutOfMemory) << buffer.status().message();
 }
 
+TEST(Misuse, RowsOfHalfBytesAreRefusedBeforeTheyAreCodes) {
+  test::LayerOptions options;
+  options.shared_experts = 1;
+  options.shared_scenario = "A4W4-FP";
+  const TestLayer layer({63, 32, 4, 2, "A8W8-FP", "swiglu"}, 1, options);
+  auto buffer = SymmBuffer::create(Group::self(), layer.config(8), test::options(1));
+  ASSERT_TRUE(buffer) << buffer.status().message();
+  Layer shared = layer.layer(1, 0, false);
+  LinearWeights& first = shared.shared_weight1;  // rows of whole bytes
+  first.weight = {TensorView(first.weight[0].data, DType::kFloat4E2M1, {1, 63, 64})};
+  first.k_last = false;
+  const auto moe = MegaMoe::create(*buffer, std::move(shared));
+  ASSERT_FALSE(moe);
+  EXPECT_EQ(moe.status().message(),
+            "hidden = 63: expected an even number with shared_expert_quant_out_dtype float4_e2m1");
+
+  const auto routed = SymmBuffer::create(
+      Group::self(), TestLayer({63, 32, 4, 2, "A4W4-FP", "swiglu"}, 1).config(8), test::options(1));
+  ASSERT_FALSE(routed);
+  EXPECT_EQ(routed.status().message(),
+            "hidden = 63: expected an even number with dispatch_quant_out_dtype float4_e2m1");
+}
+
 TEST(Misuse, ARefusalWithoutAnErrorEndsTheCallOnAllRanks) {
   TestLayer layer(kShape, 1);
   std::vector<RankTokens> ranks{layer.tokens(5), layer.tokens(5)};
