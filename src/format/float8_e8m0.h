@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -12,7 +13,9 @@ inline constexpr uint8_t kE8M0Largest = 0xfe;
 
 /// Byte 0 is the subnormal float 2^-127.
 inline float e8m0_to_float(uint8_t code) {
-  return code == kE8M0Nan ? std::nanf("") : std::ldexp(1.0f, code - 127);
+  constexpr uint32_t kQuietNan = 0x7fc00000, kSubnormal = 0x00400000;
+  const uint32_t exponent = uint32_t{code} << 23;
+  return std::bit_cast<float>(code == kE8M0Nan ? kQuietNan : code == 0 ? kSubnormal : exponent);
 }
 
 /// Nearest power of two, ties to the even byte. Past 2^127 becomes 2^127; what is smaller than 2^-127 becomes

@@ -1,5 +1,5 @@
 // Combine of one token over any float vector type V: slots in order, multiply then add, one rounding at the
-// end; and the conversion of float16 tokens.
+// end; and conversions of rows.
 #pragma once
 
 #include "kernel/contract.h"
@@ -28,8 +28,16 @@ void combine_to(const CombineRow& r, Out* out) {
     for (int64_t i = 0; i < r.h; ++i) out[i] = {};
     return;
   }
+  constexpr int64_t kColumns = 4 * V::kLanes, kLine = 64;
+  const int64_t passes = r.h / kColumns;
+  const int64_t lines = passes == 0 ? 0 : (r.prefetch_bytes / kLine + passes - 1) / passes;
+  const std::byte* ahead = r.prefetch;
+  const std::byte* const ahead_end = ahead + r.prefetch_bytes;
   int64_t column = 0;
-  for (; column + 4 * V::kLanes <= r.h; column += 4 * V::kLanes) combine_columns<V, 4>(r, column, out);
+  for (; column + kColumns <= r.h; column += kColumns) {
+    for (int64_t i = 0; i < lines && ahead < ahead_end; ++i, ahead += kLine) __builtin_prefetch(ahead, 0, 2);
+    combine_columns<V, 4>(r, column, out);
+  }
   for (; column + V::kLanes <= r.h; column += V::kLanes) combine_columns<V, 1>(r, column, out);
   if (column < r.h) {
     const int count = static_cast<int>(r.h - column);
@@ -53,6 +61,29 @@ void half_to_bf16(const void* half, int64_t n, uint16_t* out) {
   int64_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, V::load(x + i));
   if (i < n) V::store(out + i, V::load(x + i, static_cast<int>(n - i)), static_cast<int>(n - i));
+}
+
+template <class V>
+void cut_to_bf16(const float* values, int64_t n, uint16_t* out) {
+  const auto cut = [](V x) __attribute__((always_inline)) {
+    return V::from_bits(V::bits(x) & V::Int::set(static_cast<int32_t>(0xffff0000u)));
+  };
+  int64_t i = 0;
+  for (; i + 2 * V::kLanes <= n; i += 2 * V::kLanes) {
+    const V both[2] = {cut(V::load(values + i)), cut(V::load(values + i + V::kLanes))};
+    V::store(out + i, both);
+  }
+  for (; i < n; i += V::kLanes) {
+    const int count = n - i < V::kLanes ? static_cast<int>(n - i) : V::kLanes;
+    V::store(out + i, cut(V::load(values + i, count)), count);
+  }
+}
+
+template <class V>
+void whole_to_bytes(const float* values, int64_t n, int8_t* out) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, V::load(values + i));
+  if (i < n) V::store(out + i, V::load(values + i, static_cast<int>(n - i)), static_cast<int>(n - i));
 }
 
 }  // namespace megamoe::kernel

@@ -200,7 +200,9 @@ struct CombineRow {
   int slots;                    ///< 0 writes zeros
   int64_t h;
   void* out;
-  bool half;  ///< `out` is float16, otherwise bf16
+  bool half;                            ///< `out` is float16, otherwise bf16
+  const std::byte* prefetch = nullptr;  ///< rows of the next token, to bring into the cache while adding
+  int64_t prefetch_bytes = 0;
 };
 
 /// Element types of rows that are added: float, float16 and bfloat16.
@@ -232,6 +234,9 @@ struct RowOps {
   void (*combine)(const CombineRow&);
   /// n float16 values to the nearest bf16.
   void (*half_to_bf16)(const void* half, int64_t n, uint16_t* out);
+  /// n floats cut to bf16, and n whole numbers that fit bytes.
+  void (*cut_to_bf16)(const float* values, int64_t n, uint16_t* out);
+  void (*whole_to_bytes)(const float* values, int64_t n, int8_t* out);
   /// By family and WeightCode; null where there is nothing to decode. E2M1 in the s8 family is 2 x value, and
   /// its scales come as 2^(byte - 128).
   void (*decode[kFamilyCount][kWeightCodeCount])(const DecodePanel&);

@@ -53,8 +53,8 @@ void transpose_dwords(const PackRows& p, int64_t code_bytes, uint32_t flip) {
   const int64_t quads = p.k * code_bytes / 16;
   for (int64_t first = 0; first < 4 * quads; first += kBlock) {
     const int64_t last = first + kBlock < 4 * quads ? first + kBlock : 4 * quads;
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
+    for (int64_t done = 0; done < rows && rows >= 4; done += 4) {
+      const int64_t r = done + 4 <= rows ? done : rows - 4;  // the last four overlap
       const std::byte* row = codes + r * p.row_bytes;
       for (int64_t d = first; d < last; d += 4) {
         Four in[4];
@@ -70,7 +70,7 @@ void transpose_dwords(const PackRows& p, int64_t code_bytes, uint32_t flip) {
         for (int i = 0; i < 4; ++i) __builtin_memcpy(out + (d + i) * rows + r, &turned[i], sizeof(Four));
       }
     }
-    for (; r < rows; ++r) {
+    for (int64_t r = 0; r < rows && rows < 4; ++r) {
       for (int64_t d = first; d < last; ++d) {
         uint32_t value;
         __builtin_memcpy(&value, codes + r * p.row_bytes + 4 * d, 4);

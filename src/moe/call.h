@@ -90,7 +90,7 @@ class Call {
   void linear2(const Block& block, const Piece& piece, const Scratch& scratch);
   void combine(int64_t piece, const Scratch& scratch);
   struct Terms;
-  void combine_token(int64_t token, const Scratch& scratch);
+  void combine_token(int64_t token, const Scratch& scratch, bool next_follows);
   void add_group(int64_t token, int64_t first, Terms& terms, const Scratch& scratch);
   const uint16_t* returned_row(int64_t token, int64_t slot, std::byte* decoded, const Scratch& scratch) const;
   /// Weights that a thread will want soon.

@@ -168,7 +168,9 @@ std::byte* Call::place(const Block& block, const comm::RowHome& home) const {
 
 void Call::combine(int64_t piece, const Scratch& scratch) {
   const int64_t end = std::min(tokens_, (piece + 1) * combine_tokens());
-  for (int64_t token = piece * combine_tokens(); token < end; ++token) combine_token(token, scratch);
+  for (int64_t token = piece * combine_tokens(); token < end; ++token) {
+    combine_token(token, scratch, token + 1 < end);
+  }
 }
 
 // A combine row of this rank as bfloat16, decoded to `decoded` where it travels as codes.
@@ -225,7 +227,7 @@ void Call::add_group(int64_t token, int64_t first, Terms& terms, const Scratch& 
 }
 
 // Step 8: y = slots in order, weighted or merged by ranks, then shared experts.
-void Call::combine_token(int64_t token, const Scratch& scratch) {
+void Call::combine_token(int64_t token, const Scratch& scratch, bool next_follows) {
   const int64_t hidden = owner_.config.hidden;
   const int64_t topk = owner_.config.num_topk;
   const route::TokenMap& map = owner_.token_map;
@@ -252,7 +254,12 @@ void Call::combine_token(int64_t token, const Scratch& scratch) {
   uint16_t* y = static_cast<uint16_t*>(args_.y.data) + token * args_.y.strides[0];
   const bool contiguous = args_.y.strides[1] == 1;
   uint16_t* const out = contiguous ? y : reinterpret_cast<uint16_t*>(scratch.row);
-  plan_.ops->combine(terms.sum_to(out, hidden, args_.y.dtype));
+  kernel::CombineRow sum = terms.sum_to(out, hidden, args_.y.dtype);
+  if (next_follows) {
+    sum.prefetch = owner_.slot_row({owner_.group.rank(), 0, 0, token + 1});
+    sum.prefetch_bytes = topk * static_cast<int64_t>(owner_.layout.slot_stride());
+  }
+  plan_.ops->combine(sum);
   if (contiguous) return;
   for (int64_t h = 0; h < hidden; ++h) y[h * args_.y.strides[1]] = out[h];
 }

@@ -2,7 +2,6 @@
 #include "moe/scenarios.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 
@@ -133,8 +132,7 @@ void Codec::decode(const kernel::RowOps& ops, kernel::Family family, const void*
     constexpr int kTwo = 128;
     std::memset(factors, kTwo, static_cast<size_t>(info.scale_bytes(n)));
     dequantise(factors);
-    auto* const bytes = static_cast<int8_t*>(out);
-    for (int64_t i = 0; i < n; ++i) bytes[i] = static_cast<int8_t>(values[i]);
+    ops.whole_to_bytes(values, n, static_cast<int8_t*>(out));
     const auto* const exponents = static_cast<const uint8_t*>(scales);
     for (int64_t g = 0; g < groups; ++g) factors[g] = 0.5f * format::e8m0_to_float(exponents[g]);
     return;
@@ -146,8 +144,7 @@ void Codec::decode(const kernel::RowOps& ops, kernel::Family family, const void*
     dequantise(factors);
     std::memcpy(factors, scales, static_cast<size_t>(groups) * sizeof(float));
   }
-  auto* const halves = static_cast<uint16_t*>(out);
-  for (int64_t i = 0; i < n; ++i) halves[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+  ops.cut_to_bf16(values, n, static_cast<uint16_t*>(out));
 }
 
 Result<const Scenario*> find_scenario(int mode, DType out, DType weight, pack::ScaleKind scales) {

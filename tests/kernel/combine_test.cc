@@ -1,4 +1,5 @@
 // Combine on every level: bit for bit the ordered sum of rounded products.
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -91,6 +92,27 @@ TEST_P(CombineTest, EveryFloat16BecomesTheNearestBf16) {
       ASSERT_TRUE(std::isnan(format::bf16_to_float(out[i]))) << i;
     } else {
       ASSERT_EQ(out[i], format::bf16_from_float(value)) << i;
+    }
+  }
+}
+
+TEST_P(CombineTest, CutsFloatsToBf16AndWholeNumbersToBytes) {
+  for (const size_t n : {1u, 7u, 16u, 33u, 64u, 95u, 2048u}) {
+    std::vector<float> values(n), whole(n);
+    for (size_t i = 0; i < n; ++i) {
+      // Rounding to nearest would make another bfloat16 of most of them.
+      values[i] = std::bit_cast<float>(static_cast<uint32_t>(0x9e3779b9u * (i + 1)));
+      if (std::isnan(values[i])) values[i] = std::bit_cast<float>(0x0001ffffu);  // subnormal
+      whole[i] = static_cast<float>(static_cast<int>(i * 37 % 256) - 128);
+    }
+    Guarded<uint16_t> halves(n);
+    Guarded<int8_t> bytes(n);
+    ops().cut_to_bf16(values.data(), static_cast<int64_t>(n), halves.data());
+    ops().whole_to_bytes(whole.data(), static_cast<int64_t>(n), bytes.data());
+    EXPECT_TRUE(halves.intact() && bytes.intact());
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(halves[i], std::bit_cast<uint32_t>(values[i]) >> 16) << i << " of " << n;
+      ASSERT_EQ(bytes[i], static_cast<int>(whole[i])) << i << " of " << n;
     }
   }
 }
