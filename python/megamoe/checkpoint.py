@@ -61,6 +61,9 @@ class CheckpointLayer:
         index: number of the layer.
         weights, shared: `PackedLayer` of this rank's experts, and of the experts that every token passes; None for
             a rank without experts, or a layer without shared ones.
+        gated: experts behind the num_experts routed ones that every token passes with the weight
+            sigmoid(x @ shared_gate.T): the shared expert of Qwen2-MoE and Qwen3-Next, cut to the width of a routed one.
+        shared_gate: float32 NumPy array (1, H), or None.
         weight_type: type of the stored weights, "bfloat16", "float8_e4m3fn", "int8", "int4" or "float4_e2m1".
         router, router_bias, correction_bias: float32 NumPy arrays (E, H), (E,), (E,); the biases None where the
             model has none. `router_bias` adds to the logits, `correction_bias` to the scores for the choice only.
@@ -73,23 +76,25 @@ class CheckpointLayer:
         if ranks < 1 or not 0 <= rank < ranks:
             invalid_value(f"rank = {rank}: expected one of {ranks} ranks")
         config, count = checkpoint.config, settings.integer("threads", threads)
-        native = checkpoint.native.layer(settings.integer("layer", index))
+        native = checkpoint.native.layer(settings.integer("layer", index), gated=True)
         self.index = index
         self.num_experts, self.num_topk = checkpoint.num_experts, checkpoint.num_topk
         self.hidden, self.intermediate_hidden = checkpoint.hidden, checkpoint.intermediate_hidden
         self.weight_type: str = native.weight_type
-        self.router, self.router_bias, self.correction_bias = (
+        self.router, self.router_bias, self.correction_bias, self.shared_gate = (
             None if values is None else np.array(values)
-            for values in (native.router, native.router_bias, native.correction_bias)
+            for values in (native.router, native.router_bias, native.correction_bias, native.shared_gate)
         )
+        self.gated: int = native.gated
         names = ("n_group", "topk_group", "renormalize", "routed_scaling_factor")
         self.gating = {"scoring": native.scoring} | {name: config[name] for name in names}
         self.activation: str = config["activation"]
         self.activation_clamp: float | None = config["activation_clamp"]
         self.activation_params = None if config["alpha"] is None else {"alpha": config["alpha"]}
-        own = -(-self.num_experts // ranks)
-        begin = min(rank * own, self.num_experts)
-        own = min(own, self.num_experts - begin)
+        experts = self.num_experts + self.gated
+        own = -(-experts // ranks)
+        begin = min(rank * own, experts)
+        own = min(own, experts - begin)
         self.weights = self._packed(native.pack(begin, own, count)) if own > 0 else None
         self.shared = self._packed(native.pack_shared(count)) if native.has_shared else None
         self._of_torch: dict[str, Any] = {}
@@ -112,7 +117,7 @@ class CheckpointLayer:
         """
         if "dispatch_quant_mode" not in changes:
             changes = _TOKENS.get(self.weight_type, {}) | changes
-        sizes = (self.num_experts, num_max_tokens_per_rank, self.num_topk)
+        sizes = (self.num_experts + self.gated, num_max_tokens_per_rank, self.num_topk + self.gated)
         return get_symm_buffer_for_mega_moe(group, *sizes, self.hidden, self.intermediate_hidden, **changes)
 
     def _parameter(self, name: str, torch: Any) -> Any:
@@ -140,6 +145,17 @@ class CheckpointLayer:
             logits, self.num_topk, bias=self._parameter("correction_bias", torch), **self.gating
         )
 
+    def _with_gated(self, x: Any, weights: Any, ids: Any) -> tuple[Any, Any]:
+        """(topk_weights, topk_ids) with the gated experts behind the routed ones of every token."""
+        torch = tensors.framework_of(x)
+        last = np.arange(self.num_experts, self.num_experts + self.gated, dtype=np.int32)[None].repeat(len(x), 0)
+        if torch is None:
+            gate = 1 / (1 + np.exp(-(x.astype(np.float32) @ self.shared_gate.T)))
+            return np.concatenate([weights, gate.repeat(self.gated, 1)], 1), np.concatenate([ids, last], 1)
+        gate = torch.sigmoid(x.detach().to(torch.float32) @ self._parameter("shared_gate", torch).T)
+        added = torch.from_numpy(last).to(ids.dtype)
+        return torch.cat([weights, gate.expand(-1, self.gated)], 1), torch.cat([ids, added], 1)
+
     def __call__(self, x: Any, sym_buffer: SymmBuffer) -> Any:
         """The expert layer of the model: router, experts and shared experts. Collective over the ranks.
 
@@ -152,6 +168,8 @@ class CheckpointLayer:
         """
         rows = x.reshape(-1, self.hidden) if tensors.is_array(x) and x.ndim != 2 else x
         topk_weights, topk_ids = self.route(rows)
+        if self.gated:
+            topk_weights, topk_ids = self._with_gated(rows, topk_weights, topk_ids)
         shared = self.shared or (None, None)
         plain = self.shared is not None and self.shared.l1.dtype == "bfloat16"
         y, _ = mega_moe(

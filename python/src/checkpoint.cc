@@ -80,6 +80,10 @@ void bind_checkpoint(nb::module_& module) {
       .def_prop_ro("scale_group", [](const Layer& self) { return self.layer.weight1.scale_group; })
       .def_prop_ro("scoring", [](const Layer& self) { return self.layer.scoring; })
       .def_prop_ro("has_shared", [](const Layer& self) { return !self.layer.shared_weight1.weight.empty(); })
+      .def_prop_ro("gated", [](const Layer& self) { return self.layer.gated; })
+      .def_prop_ro(
+          "shared_gate",
+          [](nb::handle self) { return values_of(nb::cast<const Layer&>(self).layer.shared_gate, self); })
       .def_prop_ro("router",
                    [](nb::handle self) { return values_of(nb::cast<const Layer&>(self).layer.router, self); })
       .def_prop_ro(
@@ -113,10 +117,10 @@ void bind_checkpoint(nb::module_& module) {
       .def_prop_ro("layers", &MoeCheckpoint::layers)
       .def(
           "layer",
-          [](std::shared_ptr<MoeCheckpoint> self, int64_t index) {
-            return Layer{self, value_or_raise(unlocked([&] { return self->layer(index); }))};
+          [](std::shared_ptr<MoeCheckpoint> self, int64_t index, bool gated) {
+            return Layer{self, value_or_raise(unlocked([&] { return self->layer(index, gated); }))};
           },
-          "index"_a);
+          "index"_a, "gated"_a);
 }
 
 }  // namespace megamoe::python

@@ -22,6 +22,7 @@ struct Scheme {
   const char* router;          ///< .weight and, where it is there, .bias
   const char* corrections[2];  ///< added to the scores of a sigmoid router for the choice
   const char* shared;  ///< .gate_proj, .up_proj, .down_proj of experts that every token passes; null = none
+  const char* gated;   ///< the same of one with a gate, `gated` + "_gate.weight"; null = none
   int64_t interleave;  ///< of gate and up in `gate`
   bool biased;         ///< router and experts have biases
 };
@@ -154,7 +155,7 @@ Result<std::unique_ptr<MoeCheckpoint>> MoeCheckpoint::open(const std::string& pa
   return result;
 }
 
-Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
+Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   const Place place = find_place(*tensors_, index);
   if (place.scheme == nullptr) {
     std::string known;
@@ -211,6 +212,9 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
     MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(tensors, names2.first[0], layer.weight1, layer.weight2));
   }
 
+  if (gated && scheme.gated != nullptr && config_.gated_shared != 0) {
+    MEGAMOE_RETURN_IF_ERROR(append_gated(place.name(scheme.gated, index), layer, *memory));
+  }
   const int64_t count = config_.shared_experts;
   if (scheme.shared == nullptr || count == 0) return layer;
   const std::string shared = place.name(scheme.shared, index);
@@ -221,6 +225,27 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index) const {
   MEGAMOE_RETURN_IF_ERROR(
       split_shared(shared, count, width, layer.shared_weight1, layer.shared_weight2, *memory));
   return layer;
+}
+
+Status MoeCheckpoint::append_gated(const std::string& name, MoeLayer& layer, LayerMemory& memory) const {
+  const int64_t hidden = config_.hidden, width = config_.intermediate, whole = config_.gated_shared;
+  if (whole % width != 0) {
+    return Status(Code::kUnsupported, "shared_expert_intermediate_size = " + std::to_string(whole) +
+                                          ": expected a multiple of " + std::to_string(width) +
+                                          ", the width of a routed expert");
+  }
+  const std::vector<std::string> owners = {"the shared expert in layer " + std::to_string(layer.index)};
+  auto gate = find_floats(*tensors_, name + "_gate.weight", owners[0], {1, hidden}, memory);
+  if (!gate) return gate.status();
+  LinearWeights weight1, weight2;
+  MEGAMOE_RETURN_IF_ERROR(read_pair({{name + ".gate_proj"}, {name + ".up_proj"}, owners}, {1, whole, hidden},
+                                    {{name + ".down_proj"}, {}, owners}, whole, memory, weight1, weight2));
+  MEGAMOE_RETURN_IF_ERROR(split_shared(name, whole / width, width, weight1, weight2, memory));
+  MEGAMOE_RETURN_IF_ERROR(append_experts(name, weight1, 2, layer.weight1, memory));
+  MEGAMOE_RETURN_IF_ERROR(append_experts(name, weight2, 1, layer.weight2, memory));
+  layer.gated = whole / width;
+  layer.shared_gate = *gate;
+  return Status::ok();
 }
 
 Status MoeCheckpoint::read_pair(const LinearNames& names1, LinearShape shape, const LinearNames& names2,

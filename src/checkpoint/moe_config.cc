@@ -28,6 +28,7 @@ constexpr SizeKey kSizes[] = {
     {&MoeConfig::num_experts, kLargest, true, {"num_experts", "num_local_experts", "n_routed_experts"}},
     {&MoeConfig::top_k, kLargest, true, {"num_experts_per_tok", "num_experts_per_token", "top_k"}},
     {&MoeConfig::shared_experts, kMostShared, false, {"n_shared_experts", "num_shared_experts"}},
+    {&MoeConfig::gated_shared, kLargest, false, {"shared_expert_intermediate_size"}},
 };
 
 /// Activations by model type (null: any other) and hidden_act.

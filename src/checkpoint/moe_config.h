@@ -37,6 +37,7 @@ struct MoeConfig {
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t shared_experts = 0;  ///< of the intermediate width each, as n_shared_experts says
+  int64_t gated_shared = 0;    ///< width of a shared expert whose weight a gate of its own gives
   Activation activation;
   RoutingConfig routing;
   StoredQuantisation quantisation;

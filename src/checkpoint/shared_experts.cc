@@ -1,7 +1,9 @@
-// Cuts the weights, scales and zero points of one expert along its width.
+// Cuts the weights, scales and zero points of one expert along its width; joins lists of experts.
 #include "checkpoint/shared_experts.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace megamoe::checkpoint {
@@ -62,7 +64,86 @@ Status cut_beside(const std::vector<TensorView>& whole, int64_t count, int64_t p
   return Status::ok();
 }
 
+/// Tensors of single experts, `dims` dimensions each, of a stacked tensor or a list.
+std::vector<TensorView> single(const std::vector<TensorView>& list, int dims) {
+  if (list.size() != 1 || list[0].dims == dims) return list;
+  std::vector<TensorView> result;
+  for (int64_t e = 0; e < list[0].shape[0]; ++e) {
+    TensorView t = part_of(list[0], 0, e, 1);
+    for (int d = 0; d < dims; ++d) {
+      t.shape[d] = t.shape[d + 1];
+      t.strides[d] = t.strides[d + 1];
+    }
+    t.dims = dims;
+    result.push_back(t);
+  }
+  return result;
+}
+
+/// The same weights as one tensor per expert, gate and up apart where they are `parts` of a linear layer.
+LinearWeights listed(const LinearWeights& from, int64_t parts) {
+  LinearWeights to = from;
+  to.weight = single(from.weight, 2);
+  to.up = single(from.up, 2);
+  const bool channels = from.scale_group == 0;
+  to.scale = single(from.scale, channels ? 1 : 2);
+  to.zero = single(from.zero, 2);
+  if (parts == 1 || !to.up.empty()) return to;
+  const int outputs = from.k_last ? 0 : 1;
+  for (TensorView& t : to.weight) {
+    const int64_t half = t.shape[outputs] / 2;
+    to.up.push_back(part_of(t, outputs, half, half));
+    t = part_of(t, outputs, 0, half);
+  }
+  return to;
+}
+
 }  // namespace
+
+Status append_experts(const std::string& name, const LinearWeights& more, int64_t parts, LinearWeights& all,
+                      LayerMemory& memory) {
+  const auto refuse = [&](const std::string& got, const std::string& expected) {
+    return Status(Code::kUnsupported, "tensors '" + name + "' have " + got + ": expected " + expected +
+                                          " like the routed experts");
+  };
+  LinearWeights own = listed(more, parts);
+  LinearWeights result = listed(all, parts);
+  const DType type = own.weight[0].dtype, expected = result.weight[0].dtype;
+  if (type != expected) return refuse(std::string("type ") + dtype_name(type), dtype_name(expected));
+  if (own.k_last != result.k_last) {  // a matrix of whole bytes may be read either way
+    for (auto* list : {&own.weight, &own.up}) {
+      for (TensorView& t : *list) {
+        std::swap(t.shape[0], t.shape[1]);
+        std::swap(t.strides[0], t.strides[1]);
+      }
+    }
+  }
+  const bool blocks = type == DType::kFloat8E4M3;
+  if (blocks && parts == 2 && all.up.empty() && result.weight[0].shape[result.k_last ? 0 : 1] % 128 != 0) {
+    return refuse("blocks of scales of their own", "blocks that gate and up share");
+  }
+  if (!own.scale.empty() && own.scale[0].dtype != result.scale[0].dtype) {
+    return refuse(std::string("scales of type ") + dtype_name(own.scale[0].dtype),
+                  dtype_name(result.scale[0].dtype));
+  }
+  if (!all.bias.empty() || !more.bias.empty()) return refuse("a bias beside or without one", "none");
+  for (const bool first : {true, false}) {  // zero points may be absent on one side
+    LinearWeights &lacks = first ? own : result, &has = first ? result : own;
+    if (!lacks.zero.empty() || has.zero.empty()) continue;
+    for (const TensorView& scale : lacks.scale) {
+      auto made = memory.take(scale.elements());
+      if (!made) return made.status();
+      std::memset(*made, 0, static_cast<size_t>(scale.elements()));
+      lacks.zero.push_back(TensorView(*made, DType::kInt8, {scale.shape[0], scale.shape[1]}));
+    }
+  }
+  for (auto list :
+       {&LinearWeights::weight, &LinearWeights::up, &LinearWeights::scale, &LinearWeights::zero}) {
+    (result.*list).insert((result.*list).end(), (own.*list).begin(), (own.*list).end());
+  }
+  all = std::move(result);
+  return Status::ok();
+}
 
 Status split_shared(const std::string& name, int64_t count, int64_t width, LinearWeights& weight1,
                     LinearWeights& weight2, LayerMemory& memory) {

@@ -154,6 +154,7 @@ class Model:
     bias1: np.ndarray | None = None  # (E, I, 2) gate and up
     bias2: np.ndarray | None = None
     shared: tuple | None = None
+    shared_gate: np.ndarray | None = None
     router: np.ndarray | None = None
     router_bias: np.ndarray | float = 0.0
     correction: np.ndarray | None = None
@@ -222,7 +223,8 @@ class Model:
                 bias = () if self.bias1 is None else (self.bias1[e], self.bias2[e])
                 y[t] += w * self.expert(x[t], self.gate[e], self.up[e], self.down[e], *bias)
         if self.shared is not None:
-            y += self.expert(x, *self.shared)
+            gate = 1.0 if self.shared_gate is None else 1 / (1 + np.exp(-(x @ self.shared_gate.T)))
+            y += gate * self.expert(x, *self.shared)
         return y
 
 

@@ -107,6 +107,37 @@ def deepseek_v2(store, quantisation, shared=2):
     return build(names, store, settings | quantisation, shared=shared, shared_store=store, renormalize=False)
 
 
+def qwen2(store, settings, shared, shared_store=None, **routing):
+    """A model whose shared expert has a gate."""
+    names = (*QWEN[:6], "shared_expert")
+    settings = config("qwen2_moe", shared_expert_intermediate_size=shared * INTER) | settings
+    routing = {"renormalize": False} | routing
+    model = build(names, store, settings, shared=shared, shared_store=shared_store or store, **routing)
+    tensors, model.shared_gate = plain(np.random.default_rng(5), f"{QWEN[0]}shared_expert_gate", 1, HIDDEN)
+    model.shared_gate = 3 * model.shared_gate  # far from a half
+    model.tensors[f"{QWEN[0]}shared_expert_gate.weight"] = model.shared_gate.astype(np.float32)
+    return model
+
+
+def fused(model, swapped=False):
+    """The experts as transformers keeps them in memory, or both matrices transposed as Qwen3-VL-MoE stores them."""
+    for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
+        stacks = [
+            np.concatenate([model.tensors.pop(f"{QWEN[0]}experts.{e}.{part}.weight") for part in parts])
+            for e in range(EXPERTS)
+        ]
+        both = np.stack(stacks)
+        model.tensors[f"{QWEN[0]}experts.{name}"] = both.swapaxes(1, 2) if swapped else both
+    return model
+
+
+def nested(model):
+    """Names and configuration of a model that sees: the language model is a part."""
+    model.tensors = {name.replace("model.", "model.language_model.", 1): t for name, t in model.tensors.items()}
+    model.config = {"model_type": "qwen3_vl_moe", "text_config": model.config | {"model_type": "qwen3_vl_moe_text"}}
+    return model
+
+
 # model, largest relative error; activated rows and Linear1 are rounded to bfloat16
 MODELS = {
     "qwen3_moe": (lambda: qwen3(), 6e-3),
@@ -222,6 +253,18 @@ MODELS = {
         ),
         2e-2,
     ),
+    "qwen3_moe, fused": (lambda: fused(qwen3()), 6e-3),
+    "qwen3_vl_moe": (lambda: nested(fused(qwen3(), swapped=True)), 6e-3),
+    "qwen2_moe": (lambda: qwen2(plain, {}, 4), 6e-3),
+    "qwen2_moe of int4": (lambda: qwen2(gptq(128, False, 1), quantised("gptq", 128), 2), 6e-3),
+    "qwen2_moe with zero points on one side": (
+        lambda: qwen2(packed(32), compressed(32), 1, packed(32, False)), 6e-3,
+    ),
+    "qwen3_next of fp8": (lambda: qwen2(fp8_blocks, dict(model_type="qwen3_next", norm_topk_prob=True), 1, renormalize=True), 6e-3),
+    "qwen3_5_moe": (lambda: fused(qwen2(plain, dict(model_type="qwen3_5_moe"), 1, renormalize=True)), 6e-3),
+    "qwen3_5_moe, matrices transposed": (
+        lambda: fused(qwen2(plain, dict(model_type="qwen3_5_moe"), 2, renormalize=True), swapped=True), 6e-3,
+    ),
     "two shared experts of int4": (lambda: deepseek_v2(awq(32), quantised("awq", 32)), 6e-3),
     "two shared experts of int4, words along k": (lambda: deepseek_v2(packed(64, False), compressed(64, False)), 6e-3),
     "three shared experts of fp8": (lambda: deepseek_v2(fp8_blocks, {}, shared=3), 6e-3),
@@ -274,6 +317,19 @@ def test_ranks_own_parts_of_the_experts(tmp_path):
     assert more.weights is None
     with pytest.raises(ValueError, match="rank = 3: expected one of 3 ranks"):
         opened.load_layer(1, rank=3, ranks=3)
+
+
+def test_gated_experts_follow_the_routed_ones(tmp_path):
+    torch = pytest.importorskip("torch")
+    opened = megamoe.Checkpoint(qwen2(plain, {}, 2).save(tmp_path))
+    assert [opened.load_layer(1, rank=rank, ranks=3, threads=1).weights.l1.experts for rank in range(3)] == [4, 4, 2]
+    layer = opened.load_layer(1, threads=1)
+    assert (layer.gated, layer.shared, layer.shared_gate.shape) == (2, None, (1, HIDDEN))
+    x = tokens()
+    with layer.buffer(TOKENS, threads=1) as buffer:
+        expected = layer(x, buffer)
+        y = layer(torch.from_numpy(x.view(np.int16)).view(torch.bfloat16), buffer)
+    assert relative_error(y.float().numpy(), expected) < 1e-3
 
 
 @pytest.mark.parametrize("store, settings, kind, limit", [
@@ -336,6 +392,10 @@ AWQ = lambda: qwen3(awq(128), **quantised("awq", 128))  # noqa: E731
         (lambda: qwen3(gptq(128, False, 1)), ValueError, "quantization_config.quant_method = absent: expected"),
         (lambda: changed(WORDS(), "desc_act", "no"), RuntimeError,
          'quantization_config.desc_act = "no": expected true or false'),
+        (lambda: qwen2(gptq(128, False, 1), quantised("gptq", 128), 1, plain), ValueError,
+         "tensors 'model.layers.1.mlp.shared_expert' have type bfloat16: expected int4 like the routed experts"),
+        (lambda: qwen2(plain, dict(shared_expert_intermediate_size=192), 1), ValueError,
+         "shared_expert_intermediate_size = 192: expected a multiple of 128, the width of a routed expert"),
         (lambda: qwen3(topk_method="group_limited_greedy"), ValueError,
          'topk_method = "group_limited_greedy": expected greedy or noaux_tc'),
         (lambda: qwen3(scoring_func="tanh"), ValueError, 'scoring_func = "tanh": expected softmax or sigmoid'),

@@ -9,22 +9,10 @@ import pytest
 pytest.importorskip("safetensors")
 
 import megamoe
-from checkpoints import awq, fp8_blocks, gptq, int8_channels, packed
+from checkpoints import awq, fp8_blocks, gptq, int8_channels, packed, plain
 from test_checkpoints import (
-    DEEPSEEK, EXPERTS, QWEN, compressed, config, build, mixtral, oss, quantised, qwen3,
+    DEEPSEEK, EXPERTS, QWEN, build, compressed, config, fused, mixtral, oss, quantised, qwen2, qwen3,
 )  # fmt: skip
-
-
-def fused():
-    """Qwen3-MoE as transformers keeps it in memory."""
-    model = qwen3()
-    for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
-        stacks = [
-            np.concatenate([model.tensors.pop(f"{QWEN[0]}experts.{e}.{part}.weight") for part in parts])
-            for e in range(EXPERTS)
-        ]
-        model.tensors[f"{QWEN[0]}experts.{name}"] = np.stack(stacks)
-    return model
 
 
 def deepseek():
@@ -34,9 +22,10 @@ def deepseek():
 
 LAYOUTS = {
     "per expert": qwen3,
-    "fused": fused,
+    "fused": lambda: fused(qwen3()),
     "mixtral": mixtral,
     "fp8 blocks with shared experts": deepseek,
+    "a gated shared expert": lambda: qwen2(plain, {}, 2),
     "gptq": lambda: qwen3(gptq(128, False, 1), **quantised("gptq", 128, desc_act=True)),
     "awq": lambda: mixtral(awq(64), **quantised("awq", 64)),
     "compressed-tensors": lambda: qwen3(packed(64, False), **compressed(64, False)),
@@ -63,6 +52,8 @@ def owner(name):
         return f"expert {expert[1]} of {EXPERTS} in layer 1"
     if "shared_experts" in name:
         return "the shared experts in layer 1"
+    if "shared_expert" in name:
+        return "the shared expert in layer 1"
     if ".experts." not in name:
         return "the router in layer 1"
     return f"all {EXPERTS} experts in layer 1" + (", biases on both linear layers" if name.endswith("_bias") else "")
