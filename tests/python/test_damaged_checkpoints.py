@@ -10,7 +10,7 @@ pytest.importorskip("safetensors")
 
 import megamoe
 from checkpoints import awq, fp8_blocks, gptq, int8_channels, packed, plain
-from test_checkpoints import (
+from families import (
     DEEPSEEK, EXPERTS, QWEN, build, compressed, config, fused, mixtral, oss, quantised, qwen2, qwen3,
 )  # fmt: skip
 
