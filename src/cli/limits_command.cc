@@ -18,6 +18,7 @@ int run_limits(const CommonOptions& common, const std::string& name) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const moe::LimitText& limit : limits) {
       rows.push_back({{"parameter", limit.parameter}, {"allowed", limit.allowed}, {"when", limit.when}});
+      if (!limit.argument.empty()) rows.back()["argument"] = limit.argument;
     }
     const nlohmann::ordered_json result = {
         {"profile", name}, {"summary", moe::profile_info(*profile).summary}, {"limits", std::move(rows)}};
@@ -25,8 +26,11 @@ int run_limits(const CommonOptions& common, const std::string& name) {
     return kSuccess;
   }
   TextTable table{{"parameter", "allowed", "when"}, {}};
+  const bool own_names = !limits.front().argument.empty();
+  if (own_names) table.columns.push_back("argument of " + name);
   for (const moe::LimitText& limit : limits) {
     table.rows.push_back({limit.parameter, limit.allowed, limit.when.empty() ? "-" : limit.when});
+    if (own_names) table.rows.back().push_back(limit.argument);
   }
   std::printf("%s", markdown(table).c_str());
   return kSuccess;

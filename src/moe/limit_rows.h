@@ -104,6 +104,8 @@ std::string parameter_text(Parameter parameter);
 std::string got_text(Parameter parameter, int64_t value);
 /// "a multiple of 64 in [1024, 8192]"; with values, "4 (ep_world_size)" instead of "ep_world_size".
 std::string allowed_text(const Limit& limit, const Quantities* values);
+/// The argument of the first version that says it: "moe_expert_num", "type of weight1"; "-" where none does.
+std::string first_version_text(Parameter parameter);
 /// "topo_type 1 or 2 and combine_comm_mode 0"; empty without conditions.
 std::string when_text(const Limit& limit);
 

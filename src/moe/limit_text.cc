@@ -1,7 +1,11 @@
 // Limits as text, for errors and for the table.
+#include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <iterator>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "activation/params.h"
 #include "megamoe/tensor.h"
@@ -14,6 +18,32 @@ constexpr ParameterInfo kParameters[] = {
 #define MEGAMOE_PARAMETER(enumerator, stage, kind, name) {LimitStage::stage, ParameterKind::kind, name},
 #include "moe/parameters.inc"
 #undef MEGAMOE_PARAMETER
+};
+
+/// Parameters that the first version has under another name, or as a size of a tensor.
+constexpr std::pair<Parameter, const char*> kFirstVersionNames[] = {
+    {Parameter::kNumExperts, "moe_expert_num"},
+    {Parameter::kExpertsPerRank, "weight1 (E, ...)"},
+    {Parameter::kNumTopk, "topk_ids (T, K)"},
+    {Parameter::kHidden, "x (T, H)"},
+    {Parameter::kIntermediateHidden, "weight2 (E, H, I)"},
+    {Parameter::kDispatchQuantOutDtype, "dispatch_quant_out_type"},
+    {Parameter::kTokens, "x (T, H)"},
+};
+/// Of its arguments these have the name of the parameter.
+constexpr std::string_view kFirstVersionArguments[] = {
+    "x",
+    "topk_ids",
+    "topk_weights",
+    "weight1",
+    "weight2",
+    "weight_scales1",
+    "weight_scales2",
+    "x_active_mask",
+    "ep_world_size",
+    "max_recv_token_num",
+    "dispatch_quant_mode",
+    "combine_quant_mode",
 };
 
 std::string float_text(int64_t bits) {
@@ -133,6 +163,15 @@ std::string allowed_text(const Limit& limit, const Quantities* values) {
   const bool any = !allowed.multiple.refers && allowed.multiple.number == 1;
   return (any ? "a value" : "a multiple of " + bound_text(allowed.multiple, values)) + " in [" +
          bound_text(allowed.low, values) + ", " + bound_text(allowed.high, values) + "]";
+}
+
+std::string first_version_text(Parameter parameter) {
+  for (const auto& [named, text] : kFirstVersionNames) {
+    if (named == parameter) return text;
+  }
+  const auto* end = std::end(kFirstVersionArguments);
+  const bool same = std::find(std::begin(kFirstVersionArguments), end, parameter_info(parameter).name) != end;
+  return same ? parameter_text(parameter) : "-";
 }
 
 std::string when_text(const Limit& limit) {

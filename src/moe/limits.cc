@@ -161,7 +161,8 @@ std::vector<LimitText> limit_texts(Profile profile) {
   std::vector<LimitText> texts;
   for (const Limit& limit : kLimits) {
     if (!holds_for(limit, profile)) continue;
-    texts.push_back({parameter_text(limit.parameter), allowed_text(limit, nullptr), when_text(limit)});
+    texts.push_back({parameter_text(limit.parameter), allowed_text(limit, nullptr), when_text(limit),
+                     profile == Profile::kMegaMoeV1 ? first_version_text(limit.parameter) : ""});
   }
   return texts;
 }

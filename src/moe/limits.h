@@ -75,6 +75,8 @@ bool allows(Profile profile, Parameter behaviour);
 /// One limit as text.
 struct LimitText {
   std::string parameter, allowed, when;
+  /// Where the parameter stands in a call of the profile's own operator; empty where that is mega_moe.
+  std::string argument;
 };
 std::vector<LimitText> limit_texts(Profile profile);
 

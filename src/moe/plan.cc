@@ -176,25 +176,15 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
                       " is missing: expected both shared_weight1 and shared_weight2, or neither");
   }
   const BufferConfig& config = owner.config;
-  const bool typed = layer.shared_expert_quant_out_dtype != DType::kUndefined;
   if (!given1) {
     MEGAMOE_RETURN_IF_ERROR(moe::check_no_tensors(layer.shared_weight1, "shared_weight1", "without"));
-    MEGAMOE_RETURN_IF_ERROR(moe::check_no_tensors(layer.shared_weight2, "shared_weight2", "without"));
-    if (!typed) return Status::ok();
-    return Status(Code::kInvalidArgument, std::string("shared_expert_quant_out_dtype = ") +
-                                              dtype_name(layer.shared_expert_quant_out_dtype) +
-                                              ": expected undefined without shared experts");
+    return moe::check_no_tensors(layer.shared_weight2, "shared_weight2", "without");
   }
   moe::ExpertPlan& plan = experts[moe::kShared];
   MEGAMOE_RETURN_IF_ERROR(moe::make_sources(
       -1, {layer.shared_weight1, layer.shared_packed1, activation.gated, "shared_weight1"},
       {layer.shared_weight2, layer.shared_packed2, false, "shared_weight2"}, config, *ops, plan));
-  if (owner.pass_through && typed && layer.shared_expert_quant_out_dtype != config.dispatch_quant_out_dtype) {
-    return Status(Code::kInvalidArgument,
-                  std::string("shared_expert_quant_out_dtype = ") +
-                      dtype_name(layer.shared_expert_quant_out_dtype) + ": expected undefined or " +
-                      dtype_name(config.dispatch_quant_out_dtype) + " where x comes as codes");
-  }
+  const bool typed = layer.shared_expert_quant_out_dtype != DType::kUndefined;
   Result<const moe::Scenario*> scenario =
       moe::find_shared_scenario(typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(),
                                 plan.linear1.geometry().dtype, plan.linear1.geometry().scales);

@@ -119,9 +119,13 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
   add_linear(form_of(layer.weight2, layer.packed2), kWeight2, q);
   q.set(kWeight1Interleave, form1.interleave);
   q.set(kSharedExperts, expert_count(layer.shared_weight1, layer.shared_packed1));
-  if (q[kSharedExperts] == 0) return;
   const DType out = layer.shared_expert_quant_out_dtype;
-  q.set(kSharedQuantOutDtype, out);
+  const bool none = q[kSharedExperts] == 0;
+  // Of one linear layer without the other the plan says which is missing.
+  if (!none || !form_of(layer.shared_weight2, layer.shared_packed2).weight.present()) {
+    q.set(kSharedQuantOutDtype, out);
+  }
+  if (none) return;
   q.set(kSharedCodes, out == DType::kUndefined ? token_codes : out);
   const pack::GivenForm shared1 = form_of(layer.shared_weight1, layer.shared_packed1);
   add_linear(shared1, kSharedWeight1, q);

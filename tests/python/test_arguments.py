@@ -204,7 +204,7 @@ CALL = [
     ("shared_l1_weights", "w", TypeError, "str"),
     ("shared_l1_weights_sf", QUANTISED.sf1, ValueError, "no shared_l1_weights"),
     ("shared_l2_bias", [np.zeros(64, np.float32)], ValueError, "no shared_l2_weights"),
-    ("shared_expert_quant_out_dtype", "int8", ValueError, "without shared experts"),
+    ("shared_expert_quant_out_dtype", "int8", ValueError, "expected undefined"),
     ("shared_expert_quant_out_dtype", object(), TypeError, "object"),
     ("shared_weight1_type", "int9", ValueError, "int9"),
     ("scales", np.zeros((4, 2), np.uint8), ValueError, "bfloat16"),
