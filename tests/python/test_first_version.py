@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import megamoe
+from coded_layers import EXPERTS, TOKENS, Layer
 from layers import BF16, bits
 from ranks import in_threads
-from test_scenarios import EXPERTS, TOKENS, Layer
 
 E5M2 = ml_dtypes.float8_e5m2
 REQUIRED = inspect.Parameter.empty

@@ -1,82 +1,15 @@
-"""Forms in which the weights, scales and tokens of the coded scenarios may come, and wrong ones.
+"""Forms in which the weights, scales and tokens of the coded scenarios may come.
 
 The reference of each test is the same call in its plainest form, which test_vectors.py holds to the cases.
 """
 
-import itertools
-
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 import megamoe
+from coded_layers import CODES, E8M0, EXPERTS, HIDDEN, INTER, MX, TOKENS, Layer
 from layers import BF16, bits
-
-TOKENS, HIDDEN, INTER, EXPERTS, TOPK = 9, 128, 64, 4, 2
-E8M0 = ml_dtypes.float8_e8m0fnu
-CODES = {
-    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-    "float8_e5m2": ml_dtypes.float8_e5m2,
-    "float4_e2m1": np.uint8,
-}
-# token type, weight type
-MX = [
-    ("float8_e4m3fn", "float8_e4m3fn"),
-    ("float8_e5m2", "float8_e5m2"),
-    ("float8_e4m3fn", "float4_e2m1"),
-    ("float4_e2m1", "float4_e2m1"),
-]
-
-
-def codes_of(rng, kind, shape):
-    """Random codes without NaN and infinities, packed types with half the columns."""
-    if kind == "float4_e2m1":
-        return rng.integers(0, 256, (*shape[:-1], shape[-1] // 2), np.uint8)
-    values = rng.standard_normal(shape).astype(np.float32).clip(-3, 3)
-    return values.astype(CODES[kind])
-
-
-def mx_scales(rng, *shape):
-    return rng.integers(118, 124, shape, np.uint8)
-
-
-class Layer:
-    """A layer of one rank in an MX scenario; all arrays as bytes or ml_dtypes types."""
-
-    def __init__(self, token, weight, seed=0, experts=EXPERTS):
-        rng = np.random.default_rng(seed)
-        self.token, self.weight = token, weight
-        self.x = rng.standard_normal((TOKENS, HIDDEN)).astype(np.float32).astype(BF16)
-        self.ids = np.stack([rng.permutation(EXPERTS)[:TOPK] for _ in range(TOKENS)]).astype(np.int32)
-        self.router = rng.random((TOKENS, TOPK), np.float32)
-        self.l1 = codes_of(rng, weight, (experts, 2 * INTER, HIDDEN))
-        self.l2 = codes_of(rng, weight, (experts, HIDDEN, INTER))
-        self.sf1 = mx_scales(rng, experts, 2 * INTER, HIDDEN // 64, 2)
-        self.sf2 = mx_scales(rng, experts, HIDDEN, INTER // 64, 2)
-
-    def buffer(self, **changes):
-        settings = dict(dispatch_quant_mode=4, dispatch_quant_out_dtype=self.token, threads=1) | changes
-        return megamoe.get_symm_buffer_for_mega_moe(None, EXPERTS, TOKENS, TOPK, HIDDEN, INTER, **settings)
-
-    def weights(self, prefix=""):
-        """Arguments of the weights, for the routed or the shared experts."""
-        return {
-            f"{prefix}l1_weights": self.l1,
-            f"{prefix}l2_weights": self.l2,
-            f"{prefix}l1_weights_sf": self.sf1,
-            f"{prefix}l2_weights_sf": self.sf2,
-            f"{prefix}weight1_type": self.weight,
-            f"{prefix}weight2_type": self.weight,
-        }
-
-    def call(self, **changes):
-        tokens = dict(x=self.x, topk_ids=self.ids, topk_weights=self.router)
-        return tokens | self.weights() | changes
-
-    def run(self, buffer=None, **changes):
-        with self.buffer() if buffer is None else buffer as made:
-            return bits(megamoe.mega_moe(sym_buffer=made, **self.call(**changes))[0])
 
 
 @pytest.fixture(params=MX, ids="-".join)
@@ -278,128 +211,6 @@ def test_fractal_tensors():
     assert kept[0] == "<megamoe.FractalTensor (4, 128, 128) of uint8, FRACTAL_NZ>"
 
 
-LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=9)
-
-
-@pytest.mark.parametrize(
-    "change, kind, text",
-    [
-        (dict(weight1_type=None), TypeError, "weight1_type = None: expected the type that the bytes of l1_w"),
-        (dict(weight1_type="int8"), TypeError, "weight1_type = int8: expected the type that the bytes of"),
-        (dict(weight2_type="int4"), ValueError, "l2_weights has reduction size 128: expected 64"),
-        (
-            dict(weight1_type="float8_e5m2", weight2_type="float8_e5m2"),
-            ValueError,
-            "l1_weights has reduction size 64: expected 128",
-        ),
-        (dict(l1_weights_sf=None), ValueError, "l1_weights_sf has no tensors"),
-        (dict(l1_weights_sf=LAYER.sf1[:, :-1]), ValueError, "l1_weights_sf has shape (4, 127, 2, 2)"),
-        (dict(l2_weights_sf=LAYER.sf2.astype(np.float32)), TypeError, "l2_weights_sf has type float32"),
-        (dict(l2_weights_sf=LAYER.sf2.astype(np.int32)), TypeError, "l2_weights_sf = int32"),
-        (dict(l1_weights=LAYER.l1.astype(ml_dtypes.float4_e2m1fn)), TypeError, "l1_weights = float4_e2m1fn"),
-        (dict(l1_weights=LAYER.l1.astype(np.float16)), TypeError, "l1_weights = float16: expected bfloat16"),
-        (
-            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 128, 64))),
-            ValueError,
-            "l1_weights has 32768 bytes: expected 16384 for shape (4, 128, 64) in layout FRACTAL_NZ",
-        ),
-        (
-            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 128, 128), "NZ")),
-            ValueError,
-            "l1_weights has layout NZ: expected FRACTAL_NZ or FRACTAL_NZ_C0_32",
-        ),
-        (
-            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, 4, 32, 128))),
-            ValueError,
-            "l1_weights has shape (4, 4, 32, 128): expected (E, N, K) or (N, K)",
-        ),
-        (
-            dict(l1_weights=megamoe.FractalTensor(LAYER.l1[::2], (2, 128, 128))),
-            ValueError,
-            "l1_weights = array with gaps: expected contiguous storage",
-        ),
-        (
-            dict(l1_weights=megamoe.FractalTensor(LAYER.l1, (4, -1, 128))),
-            ValueError,
-            "l1_weights has shape (4, -1, 128): expected sizes in",
-        ),
-        (
-            dict(l2_weights=[megamoe.FractalTensor(LAYER.l2[0], (128, 64)), *LAYER.l2[1:]]),
-            ValueError,
-            "l2_weights[1] has layout ND: expected FRACTAL_NZ like l2_weights[0]",
-        ),
-        (
-            LAYER.weights("shared_") | dict(shared_l1_weights_sf=None),
-            ValueError,
-            "shared_l1_weights_sf has no tensors",
-        ),
-        (
-            LAYER.weights("shared_") | dict(shared_expert_quant_out_dtype="int8"),
-            TypeError,
-            "shared_l1_weights has type float4_e2m1: expected one of int8, int4",
-        ),
-        (
-            LAYER.weights("shared_") | dict(shared_l2_bias=np.zeros((4, 3), np.float32)),
-            ValueError,
-            "shared_l2_bias has shape (4, 3): expected (4, 128)",
-        ),
-    ],
-    ids=itertools.count(),
-)
-def test_wrong_values(change, kind, text):
-    expected = LAYER.run()
-    with LAYER.buffer() as buffer:
-        with pytest.raises(kind) as caught:
-            megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(**change))
-        assert text in str(caught.value)
-        assert isinstance(caught.value.code, megamoe.Code)
-        y, _ = megamoe.mega_moe(sym_buffer=buffer, **LAYER.call())
-        np.testing.assert_array_equal(bits(y), expected)
-
-
-def test_packed_weights_of_another_type():
-    made = megamoe.pack_weights(
-        LAYER.l1, LAYER.l2, l1_sf=LAYER.sf1, l2_sf=LAYER.sf2, weight1_type=296, weight2_type=296
-    )
-    packed = dict(l1_weights=made.l1, l2_weights=made.l2, l1_weights_sf=None, l2_weights_sf=None)
-    np.testing.assert_array_equal(LAYER.run(**packed), LAYER.run())
-    with pytest.raises(ValueError, match="weight1_type = int8: expected the type of l1_weights, float4_e2m1"):
-        LAYER.run(**packed | dict(weight1_type="int8"))
-    with pytest.raises(TypeError, match="^l1 = PackedWeights: expected weights that are not packed"):
-        megamoe.pack_weights(*made)
-
-
-def test_buffer_sizes():
-    """The size of the coded scenarios is that of their buffers."""
-    for mode, kind, codes in (
-        (4, 23, "float8_e5m2"),
-        (4, 24, "float8_e4m3fn"),
-        (4, 296, "float4_e2m1"),
-        (0, 24, "float8_e4m3fn"),
-        (2, 1, None),
-    ):
-        for combine in (0, 3, 4):
-            settings = dict(
-                dispatch_quant_mode=mode, dispatch_quant_out_dtype=kind, combine_quant_mode=combine
-            )
-            with LAYER.buffer(**settings) as buffer:
-                assert buffer.ccl_buffer_size == megamoe.get_mega_moe_ccl_buffer_size(
-                    1, EXPERTS, TOKENS, TOPK, HIDDEN, **settings
-                )
-                assert buffer.dispatch_quant_out_dtype == kind
-                assert buffer.token_codes == codes
-
-
-def test_size_of_a_profile():
-    """A device has each expert at most once in a token, so its buffers are smaller."""
-    arguments = (2, 2, 64, 8, 1024)
-    settings = dict(dispatch_quant_mode=4, dispatch_quant_out_dtype=24)
-    least = megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings, profile="ascend_950")
-    assert 0 < least < megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings)
-    with pytest.raises(ValueError, match='profile = "nowhere": expected one of cpu, '):
-        megamoe.get_mega_moe_ccl_buffer_size(*arguments, **settings, profile="nowhere")
-
-
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_float16_tokens(layer, framework):
     """y has the type of x; values that both types have give the same codes."""
@@ -438,17 +249,6 @@ def test_interleaved_gate_and_up(layer, group):
     for wrong in (3, -1):
         with pytest.raises(ValueError, match=f"weight1_interleave = {wrong}"):
             layer.run(**turned, weight1_interleave=wrong)
-
-
-def test_profiles():
-    with pytest.raises(ValueError, match=r"ep_world_size = 1: expected a value in \[2, 1024\]"):
-        LAYER.buffer(profile="ascend_950")
-    with LAYER.buffer() as buffer:
-        needed = buffer.ccl_buffer_size
-    with LAYER.buffer(ccl_buffer_size=needed) as buffer:
-        assert buffer.ccl_buffer_size == needed
-    with pytest.raises(ValueError, match=f"ccl_buffer_size = {needed - 1}: .*{needed}"):
-        LAYER.buffer(ccl_buffer_size=needed - 1)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, BF16])

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import megamoe
+from coded_layers import HIDDEN, TOKENS, TOPK, Layer
 from layers import BF16, bits
-from test_scenarios import HIDDEN, TOKENS, TOPK, Layer
 
 LAYER = Layer("float8_e4m3fn", "float4_e2m1", seed=11)
 SHARED = Layer("float8_e4m3fn", "float8_e4m3fn", seed=12, experts=1)
