@@ -2,9 +2,12 @@
 #include "checkpoint/quantise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
+#include "format/bf16.h"
+#include "format/float8_e4m3.h"
 #include "format/int4.h"
 #include "megamoe/quantise.h"
 
@@ -194,6 +197,54 @@ Result<std::unique_ptr<QuantisedLinear>> quantise_int4_groups(const LinearWeight
   view.scale_group = group;
   view.weight = {TensorView(*codes, DType::kInt4, {experts, channels, k})};
   view.scale = {TensorView(*scales, DType::kFloat32, {experts, channels, groups})};
+  return result;
+}
+
+Result<std::unique_ptr<QuantisedLinear>> quantise_e4m3_blocks(const LinearWeights& weights) {
+  constexpr int64_t kBlock = 128;
+  constexpr float kLargest = 448;
+  Result<Source> source = check(weights);
+  if (!source) return source.status();
+  const int64_t experts = source->experts, channels = source->channels, k = source->k;
+  const int64_t rows = (channels + kBlock - 1) / kBlock, columns = (k + kBlock - 1) / kBlock;
+  auto result = std::make_unique<QuantisedLinear>();
+  auto codes = reserve(result->codes_, experts * channels * k, /*huge=*/true);
+  if (!codes) return codes.status();
+  auto scales = reserve(result->scales_, experts * rows * columns * static_cast<int64_t>(sizeof(float)),
+                        /*huge=*/false);
+  if (!scales) return scales.status();
+  // Every weight of an expert with the scale of its block; gate and up tensors are parts of one matrix.
+  const auto each = [&](int64_t e, const auto& use) {
+    float* const of_expert = reinterpret_cast<float*>(*scales) + e * rows * columns;
+    for (const Source::Part& part : source->parts) {
+      const TensorView matrix = source->matrix(part, e);
+      for (int64_t n = 0; n < matrix.shape[0]; ++n) {
+        const int64_t channel = part.first_channel + n;
+        float* const row = of_expert + channel / kBlock * columns;
+        for (int64_t i = 0; i < k; ++i) {
+          const uint16_t weight =
+              static_cast<const uint16_t*>(matrix.data)[n * matrix.strides[0] + i * matrix.strides[1]];
+          use(format::bf16_to_float(weight), row[i / kBlock], (e * channels + channel) * k + i);
+        }
+      }
+    }
+  };
+  for (int64_t e = 0; e < experts; ++e) {
+    each(e, [](float weight, float& largest, int64_t) { largest = std::max(largest, std::fabs(weight)); });
+    float* const of_expert = reinterpret_cast<float*>(*scales) + e * rows * columns;
+    for (int64_t b = 0; b < rows * columns; ++b)
+      of_expert[b] = of_expert[b] == 0 ? 1 : of_expert[b] / kLargest;
+    each(e, [&](float weight, float scale, int64_t at) {
+      (*codes)[at] = std::byte{format::e4m3_from_float(weight / scale, /*saturate=*/true)};
+    });
+  }
+  LinearWeights& view = result->weights_;
+  view.k_last = true;
+  view.interleave = weights.interleave;
+  view.bias = weights.bias;
+  view.scale_group = kBlock;
+  view.weight = {TensorView(*codes, DType::kFloat8E4M3, {experts, channels, k})};
+  view.scale = {TensorView(*scales, DType::kFloat32, {experts, rows, columns})};
   return result;
 }
 

@@ -37,7 +37,9 @@ Result<CapturedLayer> captured_layer(const checkpoint::SafeTensors& file, const 
   auto weights = matrix(file, prefix + "topk_weights", tokens, shape.topk);
   if (!weights) return weights.status();
   const int64_t used = most_tokens > 0 ? std::min(most_tokens, tokens) : tokens;
-  captured.batch = {row_range(*x, 0, used), row_range(*ids, 0, used), row_range(*weights, 0, used), {}};
+  captured.batch.x = row_range(*x, 0, used);
+  captured.batch.topk_ids = row_range(*ids, 0, used);
+  captured.batch.topk_weights = row_range(*weights, 0, used);
   if (file.has(prefix + "moe_output")) {
     auto output = matrix(file, prefix + "moe_output", tokens, shape.hidden);
     if (!output) return output.status();

@@ -1,9 +1,13 @@
 // megamoe check: the fused layer against the reference, stage by stage, on made-up tokens.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
+#include "base/memory.h"
 #include "cli/command.h"
 #include "cli/dump.h"
 #include "cli/layer_job.h"
@@ -12,6 +16,7 @@
 #include "cli/stage_compare.h"
 #include "cli/table.h"
 #include "cli/workload.h"
+#include "megamoe/quantise.h"
 
 namespace megamoe::cli {
 namespace {
@@ -28,8 +33,61 @@ struct CheckOptions {
   int64_t layer = -1;
   int64_t tokens = 64;
   int64_t shared_experts = 0;
-  int combine_quant_mode = 0;
-  int topk_weights_type = 0;
+  BufferConfig config;    ///< only what the command line can choose
+  Activation activation;  ///< of random weights
+  bool coded_x = false;
+};
+
+/// What the operator's own parameters are called here: one row each.
+constexpr struct {
+  const char* option;
+  int BufferConfig::*field;
+  std::initializer_list<int> values;
+  const char* help;
+} kSettings[] = {
+    {"--combine-quant-mode",
+     &BufferConfig::combine_quant_mode,
+     {0, 3, 4},
+     "Expert rows return as bfloat16 (0), E5M2 (3) or E4M3 (4)"},
+    {"--topk-weights-type",
+     &BufferConfig::topk_weights_type,
+     {0, 1},
+     "Router weights count at home (0) or before Linear2 (1)"},
+    {"--combine-comm-mode",
+     &BufferConfig::combine_comm_mode,
+     {0, 1, 2},
+     "Rows of a token return each alone (0), merged by rank (1) or by domain (2)"},
+    {"--topo-type", &BufferConfig::topo_type, {0, 1, 2}, "Ranks are one domain (0) or several (1, 2)"},
+};
+constexpr struct {
+  const char* option;
+  std::optional<double> Activation::*field;
+} kActivationParameters[] = {{"--activation-clamp", &Activation::clamp},
+                             {"--activation-alpha", &Activation::alpha},
+                             {"--activation-beta", &Activation::beta},
+                             {"--activation-linear-beta", &Activation::linear_beta}};
+
+/// Tokens as the codes of a scenario, and the memory of both.
+struct CodedTokens {
+  std::vector<std::byte> codes, scales;
+
+  /// Puts codes in the place of the tokens of a job.
+  Status replace(const moe::Scenario& scenario, LayerJob& job) {
+    Batch& batch = job.batches[0];
+    const int64_t tokens = batch.tokens(), hidden = job.config.hidden;
+    const moe::Codec& codec = *scenario.token_codec;
+    const int64_t pairs = base::ceil_div(hidden, 64);
+    codes.resize(static_cast<size_t>(tokens * codec.row_bytes(hidden)));
+    scales.resize(static_cast<size_t>(tokens * pairs * 2));
+    MEGAMOE_RETURN_IF_ERROR(quantise(quant::rule_info(*codec.rule).name, batch.x,
+                                     TensorRef(codes.data(), codec.codes(), {tokens, hidden}),
+                                     TensorRef(scales.data(), DType::kFloat8E8M0, {tokens, pairs, 2})));
+    batch.x = TensorView(codes.data(), codec.codes(), {tokens, hidden});
+    batch.scales = TensorView(scales.data(), DType::kFloat8E8M0, {tokens, 2 * pairs});
+    batch.scales.shape[1] = base::ceil_div(hidden, 32);
+    job.config.dispatch_quant_mode = 0;
+    return Status::ok();
+  }
 };
 
 /// Stages of all ranks of one scenario.
@@ -88,6 +146,8 @@ Result<Outcome> check_scenario(const LayerJob& base, const moe::Scenario& scenar
                                const CommonOptions& common, const CheckOptions& check, Progress& progress) {
   auto prepared = scenario_job(base, scenario, common.ranks);
   if (!prepared) return prepared.status();
+  CodedTokens coded;
+  if (check.coded_x) MEGAMOE_RETURN_IF_ERROR(coded.replace(scenario, prepared->job));
   const Batch& batch = prepared->job.batches[0];
   auto want = run_reference(prepared->job, batch, common.ranks, /*stages=*/true);
   if (!want) return want.status();
@@ -168,6 +228,32 @@ nlohmann::ordered_json to_json(const Outcome& outcome) {
   return result;
 }
 
+/// The weights of a checkpoint come with their activation and shared experts.
+Status check_no_choices(const CheckOptions& options) {
+  const auto refused = [](const std::string& option, const std::string& value) {
+    return Status(Code::kInvalidArgument,
+                  option + " = " + value + ": expected none with the weights of a checkpoint");
+  };
+  if (options.shared_experts != 0) return refused("--shared-experts", std::to_string(options.shared_experts));
+  if (options.activation.name != Activation().name) return refused("--activation", options.activation.name);
+  for (const auto& parameter : kActivationParameters) {
+    const std::optional<double>& value = options.activation.*parameter.field;
+    if (value) return refused(parameter.option, CLI::detail::to_string(*value));
+  }
+  return Status::ok();
+}
+
+/// Keeps scenarios whose tokens can come as codes; those that were named have to be such.
+Status keep_coded(const std::string& names, std::vector<const moe::Scenario*>& scenarios) {
+  const auto coded = [](const moe::Scenario* scenario) { return scenario->token_codec->is_mx(); };
+  const auto other = std::find_if_not(scenarios.begin(), scenarios.end(), coded);
+  if (other == scenarios.end()) return Status::ok();
+  if (names == "all") std::erase_if(scenarios, std::not_fn(coded));
+  if (names == "all" && !scenarios.empty()) return Status::ok();
+  return Status(Code::kInvalidArgument,
+                "--coded-x: expected scenarios with MX tokens, not " + std::string((*other)->name));
+}
+
 int run_check(const CommonOptions& common, const CheckOptions& options) {
   if (!options.dump.empty() && read_dump(side(options, "fast"))) {
     return bad_input(Status(Code::kInvalidArgument,
@@ -178,11 +264,7 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
   LayerJob base;
   Shape shape;
   if (!options.checkpoint.empty()) {
-    if (options.shared_experts != 0) {
-      return bad_input(
-          Status(Code::kInvalidArgument, "--shared-experts = " + std::to_string(options.shared_experts) +
-                                             ": expected none with the weights of a checkpoint"));
-    }
+    if (Status status = check_no_choices(options); !status) return bad_input(status);
     auto opened = checkpoint::MoeCheckpoint::open(options.checkpoint);
     if (!opened) return bad_input(opened.status());
     model = std::move(*opened);
@@ -194,17 +276,22 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     auto parsed = parse_shape(options.shape);
     if (!parsed) return bad_input(parsed.status());
     shape = *parsed;
-    random = std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts);
+    random =
+        std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts, is_gated(options.activation));
     base = random->job();
+    base.activation = options.activation;
   }
   base.config.profile = options.profile;
+  for (const auto& setting : kSettings) base.config.*setting.field = options.config.*setting.field;
+  base.config.rank_num_per_server = options.config.rank_num_per_server;
   auto scenarios = scenarios_named(options.scenario, base);
   if (!scenarios) return bad_input(scenarios.status());
+  if (options.coded_x) {
+    if (Status status = keep_coded(options.scenario, *scenarios); !status) return bad_input(status);
+  }
   auto tokens = Tokens::random(shape, options.tokens, options.routing, kSeed);
   if (!tokens) return bad_input(tokens.status());
   base.batches = {tokens->batch()};
-  base.config.combine_quant_mode = options.combine_quant_mode;
-  base.config.topk_weights_type = options.topk_weights_type;
 
   bool good = true;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
@@ -251,18 +338,27 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
       ->check(CLI::Range(0, 4))
       ->type_name("N")
       ->capture_default_str();
+  for (const auto& setting : kSettings) {
+    command->add_option(setting.option, options->config.*setting.field, setting.help)
+        ->check(CLI::IsMember(std::set<int>(setting.values)))
+        ->type_name("N")
+        ->capture_default_str();
+  }
   command
-      ->add_option("--combine-quant-mode", options->combine_quant_mode,
-                   "Expert rows return as bfloat16 (0), E5M2 (3) or E4M3 (4)")
-      ->check(CLI::IsMember({0, 3, 4}))
+      ->add_option("--rank-num-per-server", options->config.rank_num_per_server,
+                   "Ranks of a domain where there are several")
       ->type_name("N")
       ->capture_default_str();
   command
-      ->add_option("--topk-weights-type", options->topk_weights_type,
-                   "Router weights count at home (0) or before Linear2 (1)")
-      ->check(CLI::Range(0, 1))
-      ->type_name("N")
+      ->add_option("--activation", options->activation.name,
+                   "swiglu, swiglustep, swigluoai, situglu or gelu, for random weights")
+      ->type_name("NAME")
       ->capture_default_str();
+  for (const auto& parameter : kActivationParameters) {
+    command->add_option(parameter.option, options->activation.*parameter.field, "Parameter of the activation")
+        ->type_name("X");
+  }
+  command->add_flag("--coded-x", options->coded_x, "Tokens come as MX codes with scales");
   command->add_option("--dump", options->dump, "Write the stages to DIR/fast and DIR/reference, for diff")
       ->type_name("DIR");
   command->callback(

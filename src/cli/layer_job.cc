@@ -216,6 +216,7 @@ CallArgs rank_args(const SymmBuffer& buffer, const Batch& batch, int64_t turn, u
   const int64_t routing = routing_of(batch, turn);
   CallArgs args;
   args.x = row_range(batch.x, begin, count);
+  if (batch.scales.present()) args.scales = row_range(batch.scales, begin, count);
   args.topk_ids = row_range(
       routing == 0 ? batch.topk_ids : batch.more_topk_ids[static_cast<size_t>(routing - 1)], begin, count);
   args.topk_weights = row_range(batch.topk_weights, begin, count);
@@ -315,6 +316,7 @@ Result<ReferenceResult> run_reference(const LayerJob& job, const Batch& batch, i
     const int64_t begin = first_token(batch.tokens(), ranks, r);
     const int64_t count = first_token(batch.tokens(), ranks, r + 1) - begin;
     input.call.x = row_range(batch.x, begin, count);
+    if (batch.scales.present()) input.call.scales = row_range(batch.scales, begin, count);
     input.call.topk_ids = row_range(batch.topk_ids, begin, count);
     input.call.topk_weights = row_range(batch.topk_weights, begin, count);
     input.call.y = TensorRef(result.y.data() + begin * hidden, DType::kBFloat16, {count, hidden});

@@ -21,6 +21,7 @@ namespace megamoe::cli {
 /// Tokens of all ranks together; rank r takes rows [T r / ranks, T (r + 1) / ranks).
 struct Batch {
   TensorView x, topk_ids, topk_weights;
+  TensorView scales;  ///< of x where it comes as codes
   /// Further routings of the same tokens: timed calls take them in turn, so that one call's weights are not
   /// the next one's cache contents. Results of such a batch are those of its last call.
   std::vector<TensorView> more_topk_ids;

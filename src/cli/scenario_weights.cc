@@ -13,17 +13,31 @@
 namespace megamoe::cli {
 namespace {
 
-/// How bfloat16 weights become those of a scenario: by the rule of their type, or not at all.
+/// How bfloat16 weights become those of a scenario.
+using Made = Result<std::unique_ptr<checkpoint::QuantisedLinear>>;
+constexpr int64_t kGroup = 128;  // k that share a scale, the usual choice of checkpoints
+Made by_rule(const LinearWeights& weights, const char* rule) {
+  return checkpoint::quantise_linear(weights, rule);
+}
+Made by_group(const LinearWeights& weights, const char* /*rule*/) {
+  return checkpoint::quantise_int4_groups(weights, kGroup);
+}
+Made by_block(const LinearWeights& weights, const char* /*rule*/) {
+  return checkpoint::quantise_e4m3_blocks(weights);
+}
 constexpr struct {
   DType weight;
+  pack::ScaleKind scales;
+  Made (*make)(const LinearWeights&, const char* rule);
   const char* rule;
 } kConversions[] = {
-    {DType::kBFloat16, nullptr},
-    {DType::kInt8, "int8_per_token"},
-    {DType::kInt4, "int4_dynamic"},
-    {DType::kFloat8E4M3, "mx_round_up_e4m3"},
-    {DType::kFloat8E5M2, "mx_round_up_e5m2"},
-    {DType::kFloat4E2M1, "mx_floor_e2m1"},
+    {DType::kInt8, pack::ScaleKind::kChannel, by_rule, "int8_per_token"},
+    {DType::kInt4, pack::ScaleKind::kChannel, by_rule, "int4_dynamic"},
+    {DType::kFloat8E4M3, pack::ScaleKind::kMx, by_rule, "mx_round_up_e4m3"},
+    {DType::kFloat8E5M2, pack::ScaleKind::kMx, by_rule, "mx_round_up_e5m2"},
+    {DType::kFloat4E2M1, pack::ScaleKind::kMx, by_rule, "mx_floor_e2m1"},
+    {DType::kInt4, pack::ScaleKind::kGroups, by_group, nullptr},
+    {DType::kFloat8E4M3, pack::ScaleKind::kBlocks, by_block, nullptr},
 };
 
 /// Rounding a float sum to bfloat16 may give another code now and then; exact sums do not.
@@ -51,8 +65,6 @@ bool takes_stored(const moe::Scenario& scenario, const LayerJob& job) {
   });
 }
 
-constexpr int64_t kGroup = 128;  // the usual choice of checkpoints
-
 /// Scenarios whose tokens and weights a profile takes; all of them if it takes none or has no such name, so
 /// that the library says what it expects.
 std::vector<const moe::Scenario*> taken_by(const std::string& name,
@@ -76,20 +88,18 @@ std::vector<const moe::Scenario*> taken_by(const std::string& name,
 /// Makes the weights of a scenario from bfloat16.
 Status convert(const moe::Scenario& scenario, ScenarioJob& result) {
   LayerJob& job = result.job;
-  const bool groups = scenario.weight_scales == pack::ScaleKind::kGroups;
+  if (scenario.weight == DType::kBFloat16) return Status::ok();
   const auto* row =
       std::find_if(std::begin(kConversions), std::end(kConversions), [&](const auto& conversion) {
-        return conversion.weight == scenario.weight && scenario.weight_scales != pack::ScaleKind::kBlocks;
+        return conversion.weight == scenario.weight && conversion.scales == scenario.weight_scales;
       });
   if (row == std::end(kConversions)) {
     return Status(Code::kUnsupported, std::string("scenario = ") + scenario.name +
                                           ": expected one whose weights can be made from bfloat16");
   }
-  if (row->rule == nullptr) return Status::ok();
   for (LinearWeights* weights : {&job.weight1, &job.weight2, &job.shared_weight1, &job.shared_weight2}) {
     if (weights->weight.empty()) continue;
-    auto made = groups ? checkpoint::quantise_int4_groups(*weights, kGroup)
-                       : checkpoint::quantise_linear(*weights, row->rule);
+    auto made = row->make(*weights, row->rule);
     if (!made) {
       return Status(made.status().code(),
                     std::string("scenario = ") + scenario.name + ": " + made.status().message());
@@ -106,9 +116,7 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
                                                           const std::string& profile) {
   std::vector<const moe::Scenario*> chosen;
   if (names == "all") {
-    for (const moe::Scenario& scenario : moe::scenarios()) {
-      if (!pack::is_grouped(scenario.weight_scales)) chosen.push_back(&scenario);
-    }
+    for (const moe::Scenario& scenario : moe::scenarios()) chosen.push_back(&scenario);
     return taken_by(profile, std::move(chosen));
   }
   for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {

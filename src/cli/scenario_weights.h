@@ -13,8 +13,8 @@
 
 namespace megamoe::cli {
 
-/// Scenarios of names with commas between them, or for "all" every one without scales of groups and blocks
-/// whose tokens and weights the profile takes.
+/// Scenarios of names with commas between them, or for "all" every one whose tokens and weights the profile
+/// takes.
 Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& names,
                                                           const std::string& profile = "cpu");
 

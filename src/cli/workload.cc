@@ -202,14 +202,15 @@ std::vector<int64_t> Tokens::rows_of_experts() const {
   return {numbers.begin(), numbers.end()};
 }
 
-RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts)
+RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts, bool gated)
     : shape_(shape),
+      inner_(gated ? shape.intermediate : 2 * shape.intermediate),
       shared_experts_(shared_experts),
       block1_(static_cast<size_t>(shape.hidden * 2 * shape.intermediate + shape.experts + shared_experts)),
-      block2_(static_cast<size_t>(shape.hidden * shape.intermediate + shape.experts + shared_experts)) {
+      block2_(static_cast<size_t>(shape.hidden * inner_ + shape.experts + shared_experts)) {
   Values values(seed);
   const auto size1 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.hidden)));
-  const auto size2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.intermediate)));
+  const auto size2 = static_cast<float>(1.0 / std::sqrt(static_cast<double>(inner_)));
   for (uint16_t& w : block1_) w = values.next(size1);
   for (uint16_t& w : block2_) w = values.next(size2);
 }
@@ -231,8 +232,7 @@ LayerJob RandomLayer::job() const {
         .weight.push_back(
             TensorView(block1_.data() + e, DType::kBFloat16, {shape_.hidden, 2 * shape_.intermediate}));
     (shared ? job.shared_weight2 : job.weight2)
-        .weight.push_back(
-            TensorView(block2_.data() + e, DType::kBFloat16, {shape_.intermediate, shape_.hidden}));
+        .weight.push_back(TensorView(block2_.data() + e, DType::kBFloat16, {inner_, shape_.hidden}));
   }
   return job;
 }

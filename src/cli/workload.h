@@ -60,12 +60,13 @@ class Tokens {
 /// small however many experts there are; packing gives every expert its own memory.
 class RandomLayer {
  public:
-  RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts = 0);
+  RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts = 0, bool gated = true);
   LayerJob job() const;
   void make_subnormal();
 
  private:
   Shape shape_;
+  int64_t inner_;  ///< reduction of Linear2
   int64_t shared_experts_;
   std::vector<uint16_t> block1_, block2_;
 };

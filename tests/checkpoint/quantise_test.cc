@@ -224,5 +224,41 @@ TEST(QuantiseInt4Groups, EachGroupHasItsScale) {
             "quantise: group = 40: expected 32, 64 or 128");
 }
 
+// 130 channels x 200 k: four blocks, each with the scale of its largest weight, which becomes 448.
+TEST(QuantiseE4m3Blocks, EachBlockHasItsScale) {
+  constexpr int64_t kChannels = 130, kDepth = 200;
+  std::vector<uint16_t> gate, up;
+  for (int64_t c = 0; c < kChannels; ++c) {
+    for (int64_t k = 0; k < kDepth; ++k) {
+      const auto block = static_cast<float>(1 + c / 128 * 2 + k / 128);
+      const float weight = k % 128 == 7 && c % 128 == 1 ? -block : block / 4 * (k % 2 == 0 ? 1.0f : 0.9f);
+      (c < kChannels / 2 ? gate : up).push_back(format::bf16_from_float(c >= 128 && k >= 128 ? 0 : weight));
+    }
+  }
+  LinearWeights weights;
+  weights.k_last = true;
+  weights.weight = {TensorView(gate.data(), DType::kBFloat16, {1, kChannels / 2, kDepth})};
+  weights.up = {TensorView(up.data(), DType::kBFloat16, {1, kChannels / 2, kDepth})};
+  auto made = quantise_e4m3_blocks(weights);
+  ASSERT_TRUE(made) << made.status().message();
+  const LinearWeights& result = (*made)->weights();
+  EXPECT_EQ(result.scale_group, 128);
+  EXPECT_TRUE(result.k_last && result.up.empty());
+  ASSERT_EQ(result.scale[0].shape_text(), "(1, 2, 2)");
+  ASSERT_EQ(result.weight[0].shape_text(), "(1, 130, 200)");
+  const auto* scales = static_cast<const float*>(result.scale[0].data);
+  EXPECT_EQ(scales[0], 1.0f / 448);
+  EXPECT_EQ(scales[1], 2.0f / 448);
+  EXPECT_EQ(scales[2], 3.0f / 448);
+  EXPECT_EQ(scales[3], 1.0f);  // all zero
+  const auto* codes = static_cast<const uint8_t*>(result.weight[0].data);
+  EXPECT_EQ(codes[1 * kDepth + 7], 0xfe);  // -448
+  EXPECT_EQ(codes[0], 0x6e);               // 112
+  EXPECT_EQ(codes[1], 0x6d);               // about 101, of 96 and 104
+  EXPECT_EQ(codes[129 * kDepth + 7], 0xfe);
+  EXPECT_EQ(codes[129 * kDepth + 130], 0);
+  EXPECT_FALSE(quantise_e4m3_blocks({}));
+}
+
 }  // namespace
 }  // namespace megamoe::checkpoint

@@ -14,6 +14,8 @@
 
 namespace megamoe::test {
 
+inline constexpr size_t kScenarios = 12;  // rows of the scenario table
+
 struct Outcome {
   int code = -1;
   std::string out, error;
