@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <thread>
 
 #include "support/runs.h"
 
@@ -101,6 +102,93 @@ TEST(KnownInputs, SubnormalsUnderTheFloatingPointControlOfTheCaller) {
   }
 }
 #endif
+
+// Shards whose width is no multiple of a group or a panel: the kernels of the level with tails, and nothing
+// of their padding in the second product.
+TEST(KnownInputs, WidthsThatFillNoPanelRunTheKernelsOfTheLevel) {
+  const std::pair<int64_t, int64_t> sizes[] = {{704, 176}, {704, 33}, {613, 33}, {613, 176}};
+  for (const test::ScenarioTraits& traits : test::kScenarioTraits) {
+    for (const auto& [hidden, inner] : sizes) {
+      // Two codes share a byte.
+      const bool nibbles = traits.nibbles() || traits.out == DType::kFloat4E2M1;
+      if (nibbles && (hidden % 2 != 0 || inner % 2 != 0)) continue;
+      const std::string what =
+          std::string(traits.name) + " " + std::to_string(hidden) + " x " + std::to_string(inner);
+      TestLayer layer({hidden, inner, 3, 2, traits.name, "swiglu"}, 9);
+      const RankTokens tokens = layer.tokens(9);
+      const std::vector<RankTokens> want = layer.reference({tokens}, 9);
+      for (const Isa isa : test::runnable_levels()) {
+        auto buffer = SymmBuffer::create(Group::self(), layer.config(9), test::options(2, isa));
+        ASSERT_TRUE(buffer) << buffer.status().message();
+        auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+        ASSERT_TRUE(moe) << moe.status().message();
+        const std::string plan = (*moe)->describe();
+        if (inner == 33 || hidden == 613) {
+          EXPECT_NE(plan.find("with tail"), std::string::npos) << plan;
+        }
+        // The same kernels as for sizes that fill panels.
+        const TestLayer even({640, 128, 3, 2, traits.name, "swiglu"}, 9);
+        auto other = SymmBuffer::create(Group::self(), even.config(9), test::options(2, isa));
+        ASSERT_TRUE(other) << other.status().message();
+        auto same = MegaMoe::create(*other, even.layer(1, 0, true));
+        ASSERT_TRUE(same) << same.status().message();
+        EXPECT_EQ((*moe)->kernels(), (*same)->kernels()) << what << " " << isa_name(isa);
+        RankTokens got = tokens;
+        layer.poison(got);
+        const Status status = (*moe)->run(layer.args(got, 3));
+        ASSERT_TRUE(status) << status.message();
+        EXPECT_LT(test::relative_error(got.y, want[0].y), traits.bound) << what << " " << isa_name(isa);
+      }
+    }
+  }
+}
+
+// Half as many threads as cores to four times as many, more than one rank beside it: the same bits, and an
+// end.
+TEST(KnownInputs, ThreadsBeyondTheCores) {
+  auto plain = SymmBuffer::create(Group::self(), TestLayer({64, 32, 8, 2, "A16W16", "swiglu"}, 4).config(4));
+  ASSERT_TRUE(plain) << plain.status().message();
+  const int cores = (*plain)->threads();  // unless told otherwise
+  EXPECT_GE(cores, 1);
+  EXPECT_LE(cores, static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  for (const char* scenario : {"A16W16", "A8W8-INT", "A8W4-FP"}) {
+    TestLayer layer({64, 32, 8, 2, scenario, "swiglu"}, 4);
+    for (const int64_t count : {1, 40}) {
+      const RankTokens all = layer.tokens(count);
+      std::vector<RankTokens> one{all};
+      test::run_local(layer, one, count, {1, default_isa().value(), true});
+      for (const int threads : {std::max(1, cores / 2), cores, 2 * cores, 4 * cores}) {
+        for (const int64_t ranks : {1, 2}) {
+          std::vector<RankTokens> parts =
+              ranks == 1 ? std::vector{all} : test::split(all, {count / 2, count - count / 2});
+          test::run_local(layer, parts, count, {threads, default_isa().value(), true});
+          EXPECT_EQ(test::gather_y(parts), one[0].y) << scenario << ", " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
+// One token more chooses no other arithmetic: a token has the same bits in every batch of 1 to 33.
+TEST(KnownInputs, NoBatchSizeChangesABit) {
+  for (const char* scenario : {"A16W16", "A8W8-INT", "A4W4-FP"}) {
+    TestLayer layer({256, 96, 128, 8, scenario, "swiglu"}, 6);
+    const RankTokens all = layer.tokens(33);
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(33), test::options(2));
+    ASSERT_TRUE(buffer) << buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe) << moe.status().message();
+    std::vector<uint16_t> want;
+    for (int64_t tokens = 33; tokens >= 1; --tokens) {
+      RankTokens some = test::split(all, {tokens, 33 - tokens})[0];
+      layer.poison(some);
+      const Status status = (*moe)->run(layer.args(some, 128));
+      ASSERT_TRUE(status) << status.message();
+      if (want.empty()) want = some.y;
+      EXPECT_TRUE(std::equal(some.y.begin(), some.y.end(), want.begin())) << scenario << " " << tokens;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace megamoe

@@ -154,6 +154,32 @@ TEST_P(Memory, PackedWeightsKeepTheirWidthAndNeedNoCopy) {
   }
 }
 
+// What packed int4 weights take, byte for byte: half a byte per weight, and for every output channel its
+// scale, the sum of its codes and its biases, 4 bytes each. A short reduction has many channels for its
+// weights.
+TEST(MemoryOfInt4, IsThatOfCodesScalesSumsAndBiasesWithoutPadding) {
+  constexpr int64_t kHidden = 1024, kInner = 512;
+  const test::ScenarioTraits& traits = test::traits_of("A8W4-INT");
+  ZeroWeights first(traits, kHidden, 2 * kInner), second(traits, kInner, kHidden);
+  const std::vector<float> biases(static_cast<size_t>(kExperts * kHidden));
+  for (const int of_both : {0, 1, 2}) {
+    for (ZeroWeights* weights : {&first, &second}) {
+      const TensorView bias(biases.data(), DType::kFloat32, {kExperts, kHidden});
+      if (of_both >= 1) weights->view.bias = {bias};
+      if (of_both == 2) weights->view.added_bias = {bias};
+    }
+    const auto packed1 = PackedWeights::pack_linear1(first.view, true, 2).value();
+    const auto packed2 = PackedWeights::pack_linear2(second.view, 2).value();
+    const int64_t weights = 3 * kExperts * kHidden * kInner;
+    const int64_t channels = kExperts * (2 * kInner + kHidden);
+    EXPECT_EQ(packed1->bytes() + packed2->bytes(), weights / 2 + channels * 4 * (2 + of_both));
+    // 8 bytes for each channel are 0.0104 per weight at these sizes, each bias 0.0052 more: no bias is a
+    // weight.
+    const auto without = static_cast<double>(packed1->bytes() + packed2->bytes() - channels * 4 * of_both);
+    EXPECT_LT(without / static_cast<double>(weights), 0.5105);
+  }
+}
+
 TEST_P(Memory, NeitherPlanningNorCallsCopyWeights) {
   const auto [hidden, intermediate] = kShapes[0];
   TestLayer layer({hidden, intermediate, 1, 1, GetParam().scenario, "swiglu"}, 3);
