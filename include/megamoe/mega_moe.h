@@ -224,6 +224,9 @@ struct CallArgs {
   TensorView x_active_mask;
   TensorRef y;                  ///< (T, H) bfloat16 or float16; may take the place of x, element by element
   TensorRef expert_token_nums;  ///< (E_local,) int32, optional
+  /// Most tokens of all ranks together, as the first version of the operator states them: 0 = not stated, or
+  /// a multiple of the ranks, at least T times the ranks, and the same on every rank.
+  int64_t global_bs = 0;
 };
 
 /// A planned layer on a buffer: all arguments checked once, kernels chosen, sizes known.

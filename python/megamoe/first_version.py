@@ -74,8 +74,8 @@ def mega_moe_v1(
         dispatch_quant_out_type: 23 (float8_e5m2) or 24 (float8_e4m3fn), a torch or NumPy type, or a name.
         combine_quant_mode: 0.
         comm_alg: "".
-        global_bs: 0, or most tokens of all ranks together: a multiple of ep_world_size, and at least T *
-            ep_world_size. The buffer has its room from `num_max_tokens_per_rank`.
+        global_bs: 0, or most tokens of all ranks together: a multiple of ep_world_size, at least T *
+            ep_world_size, and the same on every rank. The buffer has its room from `num_max_tokens_per_rank`.
 
     Returns:
         (y, expert_token_nums): (T, H) bfloat16, and int32 (E_local,).
@@ -131,7 +131,6 @@ def mega_moe_v1(
             invalid_value(
                 f"ccl_buffer_size = {ccl_buffer_size}: expected at least {context.ccl_buffer_size} bytes"
             )
-        _check_global_bs(context, x, settings.integer("global_bs", global_bs))
         if x_active_mask is not None:
             invalid_value(f"x_active_mask = {type(x_active_mask).__name__}: expected None")
 
@@ -141,8 +140,9 @@ def mega_moe_v1(
 
     none = (LinearArguments("shared_", index, None, None, None, None, False) for index in (1, 2))
     layers = (linear(1, weight1, weight_scales1), linear(2, weight2, weight_scales2), *none)
+    mode = context.combine_comm_mode
     call = CallArguments(
-        x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, context.combine_comm_mode
+        x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, mode, global_bs
     )
     with renamed(_NAMES):
         return run_call(context, call, check)
@@ -154,13 +154,3 @@ def _has_bytes(weights: Any) -> bool:
         return any(map(_has_bytes, weights))
     array = weights.data if isinstance(weights, FractalTensor) else weights
     return tensors.is_array(array) and tensors.dtype_of(array) == "uint8"
-
-
-def _check_global_bs(context: SymmBuffer, x: Any, global_bs: int) -> None:
-    ranks = context.ep_world_size
-    least = x.shape[0] * ranks if tensors.is_array(x) and x.ndim == 2 else 0
-    if global_bs and (global_bs % ranks or global_bs < max(least, ranks)):
-        invalid_value(
-            f"global_bs = {global_bs}: expected 0, or a multiple of {ranks} (ep_world_size) from {least} "
-            "(tokens of x times ep_world_size) on"
-        )

@@ -234,6 +234,7 @@ class CallArguments(NamedTuple):
     activation_clamp: Any
     activation_params: Any
     combine_comm_mode: Any
+    global_bs: Any = 0
 
 
 def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
@@ -283,6 +284,7 @@ def run_call(
                 f"combine_comm_mode = {call.combine_comm_mode}: expected that of sym_buffer, "
                 f"{buffer.combine_comm_mode}"
             )
+        global_bs = settings.integer("global_bs", call.global_bs)
         planned = _plan(buffer, call)
         codes = buffer.token_codes
         x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
@@ -297,7 +299,7 @@ def run_call(
         outputs = (tensors.write("y", y), tensors.write("expert_token_nums", expert_token_nums))
 
         def run() -> tuple[Any, Any]:
-            planned.run(*inputs, *outputs)
+            planned.run(*inputs, *outputs, global_bs)
             return y, expert_token_nums
 
         return run

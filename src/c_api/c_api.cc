@@ -101,6 +101,7 @@ Result<CallArgs> to_args(const megamoe_call* call) {
   megamoe_init_call(&given, sizeof given);
   MEGAMOE_RETURN_IF_ERROR(read_struct(call, "call", given));
   CallArgs args;
+  args.global_bs = given.global_bs;
   // Absent tensors stay absent: the call itself says which ones it needs.
   const struct {
     const char* name;

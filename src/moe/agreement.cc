@@ -1,4 +1,4 @@
-// Activations and numbers of tokens of all ranks of a call.
+// Activations, global_bs and numbers of tokens of all ranks of a call.
 #include "moe/agreement.h"
 
 #include <bit>
@@ -11,7 +11,7 @@
 namespace megamoe::moe {
 namespace {
 
-enum MarkWord { kKind, kClamp, kAlpha, kBeta, kLinearBeta };
+enum MarkWord { kKind, kClamp, kAlpha, kBeta, kLinearBeta, kGlobalBsLow, kGlobalBsHigh };
 
 /// "swiglu", "swigluoai (clamp 7, alpha 1.702, beta 1)".
 std::string mark_text(const comm::LayerMark& mark) {
@@ -34,23 +34,40 @@ std::string mark_text(const comm::LayerMark& mark) {
   return activation::kActivations[mark[kKind]].name + (parameters.empty() ? "" : " (" + parameters + ")");
 }
 
-Status agree_on_layers(const comm::CallMatrix& matrix) {
-  bool same = true;
-  for (int64_t r = 1; r < matrix.ranks(); ++r) same &= matrix.layer(r) == matrix.layer(0);
-  if (same) return Status::ok();
+int64_t global_bs_of(const comm::LayerMark& mark) {
+  return static_cast<int64_t>(uint64_t{mark[kGlobalBsHigh]} << 32 | mark[kGlobalBsLow]);
+}
+std::string global_bs_text(const comm::LayerMark& mark) {
+  return std::to_string(global_bs_of(mark));
+}
+
+/// One value of the marks of all ranks, as text; equal texts are equal values.
+Status agree_on(const comm::CallMatrix& matrix, const char* name,
+                std::string (*text_of)(const comm::LayerMark&)) {
   std::string text;
   std::vector<bool> told(static_cast<size_t>(matrix.ranks()));
   for (int64_t r = 0; r < matrix.ranks(); ++r) {
     if (told[static_cast<size_t>(r)]) continue;
+    const std::string own = text_of(matrix.layer(r));
     std::vector<int> ranks;
     for (int64_t other = r; other < matrix.ranks(); ++other) {
-      if (matrix.layer(other) != matrix.layer(r)) continue;
+      if (text_of(matrix.layer(other)) != own) continue;
       told[static_cast<size_t>(other)] = true;
       ranks.push_back(static_cast<int>(other));
     }
-    text += (text.empty() ? "" : "; ") + mark_text(matrix.layer(r)) + " on " + comm::rank_list(ranks);
+    if (r == 0 && static_cast<int64_t>(ranks.size()) == matrix.ranks()) return Status::ok();
+    text += (text.empty() ? "" : "; ") + own + " on " + comm::rank_list(ranks);
   }
-  return Status(Code::kSettingsDiffer, "activation = " + text + ": expected the same value on every rank");
+  return Status(Code::kSettingsDiffer,
+                std::string(name) + " = " + text + ": expected the same value on every rank");
+}
+
+Status agree_on_marks(const comm::CallMatrix& matrix) {
+  bool same = true;
+  for (int64_t r = 1; r < matrix.ranks(); ++r) same &= matrix.layer(r) == matrix.layer(0);
+  if (same) return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(agree_on(matrix, "activation", mark_text));
+  return agree_on(matrix, "global_bs", global_bs_text);
 }
 
 Status agree_on_tokens(const comm::CallMatrix& matrix, Profile profile) {
@@ -77,8 +94,14 @@ comm::LayerMark mark_of(const ActivationPlan& activation) {
   return mark;
 }
 
+comm::LayerMark with_global_bs(comm::LayerMark mark, int64_t global_bs) {
+  mark[kGlobalBsLow] = static_cast<uint32_t>(global_bs);
+  mark[kGlobalBsHigh] = static_cast<uint32_t>(static_cast<uint64_t>(global_bs) >> 32);
+  return mark;
+}
+
 Status agree_on_call(const comm::CallMatrix& matrix, Profile profile) {
-  MEGAMOE_RETURN_IF_ERROR(agree_on_layers(matrix));
+  MEGAMOE_RETURN_IF_ERROR(agree_on_marks(matrix));
   return agree_on_tokens(matrix, profile);
 }
 

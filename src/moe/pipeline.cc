@@ -1,4 +1,5 @@
 // One call of a planned layer: checks, exchange, the parallel region, the leave.
+#include "moe/agreement.h"
 #include "moe/call.h"
 
 namespace megamoe {
@@ -24,12 +25,14 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
     return Status(Code::kInvalidArgument, "sym_buffer is in a call: expected one call at a time");
   }
   Status local = moe::check_call(args, owner.config, owner.local_experts);
+  if (local.is_ok()) local = moe::check_global_bs(args, owner.group.size());
   if (local.is_ok()) {
     local = owner.token_map.build(
         args.topk_ids, args.x_active_mask.present() ? args.x_active_mask : TensorView(),
         {owner.config.num_experts, !moe::allows(owner.profile, moe::Parameter::kRepeatedExperts)});
   }
-  MEGAMOE_RETURN_IF_ERROR(owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, mark));
+  MEGAMOE_RETURN_IF_ERROR(
+      owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, moe::with_global_bs(mark, args.global_bs)));
   owner.rows.build(owner.matrix, owner.group.rank());
   moe::Call call(*this, args);
   MEGAMOE_RETURN_IF_ERROR(call.run());

@@ -181,6 +181,16 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   return plan;
 }
 
+Status check_global_bs(const CallArgs& args, int64_t ranks) {
+  const int64_t least = args.x.shape[0] * ranks;
+  if (args.global_bs == 0) return Status::ok();
+  if (args.global_bs >= std::max(least, ranks) && args.global_bs % ranks == 0) return Status::ok();
+  return Status(Code::kInvalidArgument, "global_bs = " + std::to_string(args.global_bs) +
+                                            ": expected 0, or a multiple of " + std::to_string(ranks) +
+                                            " (ep_world_size) from " + std::to_string(least) +
+                                            " (tokens of x times ep_world_size) on");
+}
+
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
   const Profile profile = *find_profile(config.profile);
   MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));

@@ -34,6 +34,9 @@ struct ActivationPlan {
 };
 Result<ActivationPlan> plan_activation(const Activation& activation);
 
+/// global_bs of a call over `ranks`.
+Status check_global_bs(const CallArgs& args, int64_t ranks);
+
 /// Tensors of one call.
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank);
 

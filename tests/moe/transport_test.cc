@@ -97,6 +97,46 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Transports, testing::ValuesIn(test::scenario
                            return name;
                          });
 
+TEST(Agreement, AGlobalBsThatDiffersIsTheSameErrorOnAllRanksAndTheNextCallWorks) {
+  constexpr int64_t kPastUInt32 = int64_t{3} << 33;  // the words of the record hold all 64 bits
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 1);
+  const RankTokens tokens = layer.tokens(5);
+  for (const char* transport : {"local", "shm"}) {
+    const auto outcomes =
+        test::run_ranks(test::transport(transport), 3, [&](const Group& group) -> std::string {
+          RankTokens own = tokens;
+          auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
+          if (!buffer) return "create: " + buffer.status().message();
+          auto moe = MegaMoe::create(*buffer, layer.layer(3, group.rank(), true));
+          if (!moe) return "plan: " + moe.status().message();
+          CallArgs args = layer.args(own, layer.local_experts(3, group.rank()));
+          std::string text;
+          const std::pair<int64_t, int64_t> values[] = {
+              // of rank 1, of the others
+              {18, 15}, {0, 15}, {kPastUInt32, 2 * kPastUInt32}, {14, 15}, {16, 16}, {18, 18}, {0, 0}};
+          for (const auto& [of_one, of_others] : values) {
+            args.global_bs = group.rank() == 1 ? of_one : of_others;
+            const std::vector<uint16_t> before = own.y;
+            const Status status = (*moe)->run(args);
+            text += (status ? "ok" : status.message()) + "\n";
+            if (!status && own.y != before) text += "y was written\n";
+          }
+          return text;
+        });
+    const std::string ends = ": expected the same value on every rank\n";
+    const std::string least =
+        ": expected 0, or a multiple of 3 (ep_world_size) from 15 (tokens of x times ep_world_size) on\n";
+    for (const test::Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.text, "global_bs = 15 on ranks 0, 2; 18 on rank 1" + ends +
+                                  "global_bs = 15 on ranks 0, 2; 0 on rank 1" + ends +
+                                  "global_bs = 51539607552 on ranks 0, 2; 25769803776 on rank 1" + ends +
+                                  "rank 1: global_bs = 14" + least + "rank 0: global_bs = 16" + least +
+                                  "ok\nok\n")
+          << transport;
+    }
+  }
+}
+
 TEST(Faults, AKilledRankIsNamedByEverySurvivor) {
   TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 5);
   const RankTokens tokens = layer.tokens(16);

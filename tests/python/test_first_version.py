@@ -310,3 +310,8 @@ def test_global_bs_has_room_for_the_tokens_of_all_ranks(global_bs):
 
     for result in in_threads(lambda rank: work(rank, global_bs), 2):
         assert not isinstance(result, Exception), result
+    if global_bs:
+        for result in in_threads(lambda rank: work(rank, global_bs + 2 * rank), 2):
+            expected = f"global_bs = {global_bs} on rank 0; {global_bs + 2} on rank 1: expected the same value on every rank"
+            assert isinstance(result, ValueError), result
+            assert str(result) == expected
