@@ -252,7 +252,7 @@ TEST(LayerArguments, WeightsOfAnotherScenarioAreNamed) {
   auto buffer = SymmBuffer::create(Group::self(), TestLayer(kShape, 1).config(8));
   ASSERT_TRUE(buffer);
   EXPECT_EQ(MegaMoe::create(*buffer, int8.layer(1, 0, true)).status().message(),
-            "weight1 has type int8: expected bfloat16 or int4 with scale_group or "
+            "weight1 has type int8: expected bfloat16 or float4_e2m1 or int4 with scale_group or "
             "float8_e4m3fn with scale_group with dispatch_quant_mode 0");
 }
 
