@@ -114,13 +114,17 @@ Received receive_message(const Fd& socket, Message& message) {
   msghdr header{};
   header.msg_iov = &data;
   header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  ssize_t got;
-  do {
+  ssize_t got = -1;
+  for (bool ended = false;;) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
     got = recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC);
     // A reset is told once, before what the other end sent; then comes the rest.
-  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
+    // Linux looks for a message first and for the end after that, so a last message sent in between hides.
+    if (got != 0 || ended) break;
+    ended = true;
+  }
   if (got < 0) return errno == EAGAIN ? Received::kNothing : Received::kEnd;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;

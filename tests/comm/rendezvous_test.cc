@@ -51,6 +51,35 @@ std::string hello_of(int rank, int size) {
   return hello.body();
 }
 
+TEST(Messages, TheLastOneBeforeTheEndArrives) {
+  constexpr int kRounds = 150, kPairs = 200;  // about one of all sends between the reader's two looks
+  const Deadline deadline{seconds(60)};
+  int lost = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<Fd> senders, readers;
+    for (int i = 0; i < kPairs; ++i) {
+      int pair[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+      senders.emplace_back(pair[0]);
+      readers.emplace_back(pair[1]);
+    }
+    std::thread sender([&] {
+      for (Fd& end : senders) {
+        send_message(end, "last", {}, deadline);
+        end.reset();
+      }
+    });
+    Message message;
+    for (const Fd& end : readers) {
+      Received received = Received::kNothing;
+      while (received == Received::kNothing) received = receive_message(end, message);
+      lost += received == Received::kEnd ? 1 : 0;
+    }
+    sender.join();
+  }
+  EXPECT_EQ(lost, 0);
+}
+
 TEST(Rendezvous, StrangersDoNotDisturb) {
   const std::string key = fresh_key();
   const Deadline deadline{seconds(60)};
