@@ -50,7 +50,7 @@ struct LinearPlan {
     const int64_t row_bytes = kernel::kPanelColumns * static_cast<int64_t>(sizeof(uint32_t));
     return blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
   }
-  /// Kernel of a block of `rows` rows and what it reads: "s8_s32_12x32_avx512_vnni on codes".
+  /// Kernel of a block of `rows` rows and what it reads: "s8_s32_14x32_avx512_vnni on codes".
   std::string kernel_text(int64_t rows) const;
   /// Bytes between the packed tiles of a block.
   size_t tile_stride() const {

@@ -46,8 +46,8 @@ TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
                         "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16", "bf16_f32_32x32_amx"};
   const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
   const char* s8[] = {"s8_s32_4x32_generic",      vnni ? "s8_s32_6x32_avx2_vnni" : "s8_s32_6x32_avx2",
-                      "s8_s32_12x32_avx512",      "s8_s32_12x32_avx512_vnni",
-                      "s8_s32_12x32_avx512_vnni", "s8_s32_32x32_amx"};
+                      "s8_s32_12x32_avx512",      "s8_s32_14x32_avx512_vnni",
+                      "s8_s32_14x32_avx512_vnni", "s8_s32_32x32_amx"};
   const char* row_ops[] = {"generic", "avx2", "avx512", "avx512", "avx512", "avx512"};
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);

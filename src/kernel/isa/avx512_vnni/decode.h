@@ -13,22 +13,29 @@
 namespace megamoe::isa_avx512_vnni {
 
 /// Calls row(first 16 columns, the others) for every dword row of the strip that `k` nibbles from `stored` on
-/// stand for, and ahead(codes) before every 128 bytes of them.
-template <class Ahead, class Row>
+/// stand for, and ahead(codes) before every 128 bytes of them. `kTight`: `row` leaves four registers, so that
+/// the mask stays in memory and codes are loaded twice.
+template <bool kTight, class Ahead, class Row>
 [[gnu::always_inline]] inline void for_each_int4_row(const void* stored, int64_t k, Ahead ahead, Row row) {
   const __m512i values =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1));
-  const __m512i nibble = _mm512_set1_epi8(15);
+  static constexpr int kNibbles = 0x0f0f0f0f;
+  const auto low = [](__m512i both) __attribute__((always_inline)) {
+    if constexpr (!kTight) return _mm512_and_si512(both, _mm512_set1_epi32(kNibbles));
+    __m512i nibbles;
+    asm("vpandd %2%{1to16%}, %1, %0" : "=v"(nibbles) : "v"(both), "m"(kNibbles));
+    return nibbles;
+  };
   const auto* codes = static_cast<const std::byte*>(stored);
   int64_t rows = (k + 3) / 4;
   for (; rows > 0; rows -= 2, codes += 2 * 64) {
-    const __m512i both0 = _mm512_loadu_si512(codes), both1 = _mm512_loadu_si512(codes + 64);
     ahead(codes);
-    row(_mm512_shuffle_epi8(values, _mm512_and_si512(both0, nibble)),
-        _mm512_shuffle_epi8(values, _mm512_and_si512(both1, nibble)));
+    row(_mm512_shuffle_epi8(values, low(_mm512_loadu_si512(codes))),
+        _mm512_shuffle_epi8(values, low(_mm512_loadu_si512(codes + 64))));
     if (rows == 1) break;
-    row(_mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(both0, 4), nibble)),
-        _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(both1, 4), nibble)));
+    if constexpr (kTight) asm("" : "+r"(codes));
+    row(_mm512_shuffle_epi8(values, low(_mm512_srli_epi16(_mm512_loadu_si512(codes), 4))),
+        _mm512_shuffle_epi8(values, low(_mm512_srli_epi16(_mm512_loadu_si512(codes + 64), 4))));
   }
 }
 
@@ -39,12 +46,13 @@ inline void decode_int4(const kernel::DecodePanel& d) {
     _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T1);
     _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64), _MM_HINT_T1);
   };
-  for_each_int4_row(static_cast<const std::byte*>(d.stored) + d.k_begin / 8 * kernel::kPanelColumns * 4, d.k,
-                    ahead, [&](__m512i first, __m512i second) {
-                      _mm512_store_si512(strip, first);
-                      _mm512_store_si512(strip + 64, second);
-                      strip += 2 * 64;
-                    });
+  for_each_int4_row<false>(
+      static_cast<const std::byte*>(d.stored) + d.k_begin / 8 * kernel::kPanelColumns * 4, d.k, ahead,
+      [&](__m512i first, __m512i second) {
+        _mm512_store_si512(strip, first);
+        _mm512_store_si512(strip + 64, second);
+        strip += 2 * 64;
+      });
 }
 
 /// Sums has kRowCount, start, add(column halves of four k, activations) and store.
@@ -54,7 +62,8 @@ void tile_int4(const kernel::Tile& t) {
   kernel::SpreadPrefetch<Level> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride, 1);
   Sums sums;
   sums.start(t, 0);
-  for_each_int4_row(
+  constexpr int kRoomyRows = 12;
+  for_each_int4_row<(Sums::kRowCount > kRoomyRows)>(
       t.panel, t.k, [&](const std::byte*) { prefetch.step(); },
       [&](__m512i first, __m512i second) __attribute__((always_inline)) {
         sums.add(first, second, a);
