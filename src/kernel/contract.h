@@ -84,11 +84,12 @@ struct DecodePanel {
   const void* stored;
   int64_t k;    ///< how many from k_begin on
   void* strip;  ///< 64-byte aligned
-  // Where a group kernel multiplies: strips of codes alone, the scales beside them.
+  // Where a group kernel multiplies: strips of codes alone, the scales of the groups in the range beside
+  // them.
   GroupForm form = {};
   float* scales = nullptr;  ///< gets [groups][32]
   int32_t* sums = nullptr;  ///< gets the column sums of each group, [groups][32]; s8 family
-  int64_t k_begin = 0;      ///< a multiple of kRangeStep; group decoders take the whole of K
+  int64_t k_begin = 0;      ///< a multiple of kRangeStep and of the group
 };
 
 /// A row tile of activations in the form the tile function reads.
@@ -117,15 +118,17 @@ struct Tile {
   void* c;                     ///< [rows][32] float or int32, 64-byte aligned
   const std::byte* prefetch;   ///< bytes of weights to bring into the cache while working
   int64_t prefetch_bytes;      ///< how many; 0 = none
-  int64_t k_begin = 0;         ///< first k of the range in the packed rows, a multiple of kRangeStep
-  bool accumulate = false;     ///< continue from C
+  int64_t k_begin = 0;      ///< first k of the range in the packed rows, a multiple of kRangeStep and group
+  bool accumulate = false;  ///< continue from C
   int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
-  // Group kernels only, which take the whole of K at once: C, always float, is the sum over the groups in
-  // ascending order of scale[group][col] * fl(T * row scale[row][group]), T being the product of the group
-  // alone; one fused multiply-add for each group, or two roundings where the level has none.
-  int64_t group = 0;                    ///< k per group, as packed; column_sums are then [groups][32]
-  bool row_scaled = false;              ///< the rows were packed with factors
-  const float* group_scales = nullptr;  ///< [groups][32]
+  // Group kernels only: C, always float, is the sum over the groups in ascending order of
+  // scale[group][col] * fl(T * row scale[row][group]), T being the product of the group alone; one fused
+  // multiply-add for each group, or two roundings where the level has none.
+  int64_t group = 0;        ///< k per group, as packed; column_sums are then [groups][32]
+  bool row_scaled = false;  ///< the rows were packed with factors
+  const float* group_scales =
+      nullptr;          ///< of the groups in the range, [groups][32]; coded tiles read stored ones
+  GroupForm form = {};  ///< coded tiles: what stands before the codes of a group
 };
 
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
@@ -136,6 +139,7 @@ struct Gemm {
   int max_rows;
   size_t (*packed_bytes)(int rows, int64_t k);
   void (*pack_rows)(const PackRows&);
+  /// From a strip. Null: the kernel multiplies from codes at any number of rows.
   void (*tile)(const Tile&);
   /// By WeightCode: the level's own way from stored panels to strips. Null: that of a lower level.
   void (*decode[kWeightCodeCount])(const DecodePanel&) = {};

@@ -38,10 +38,17 @@ template <class Int>
   return (sum | sign) - (sum & sign);
 }
 
+/// Where the range begins in a stored panel whose groups have codes of so many bits.
+template <class V>
+const uint8_t* first_group(const DecodePanel& d, int code_bits) {
+  const int64_t bytes = d.form.header_bytes() + d.form.group * kPanelColumns * code_bits / 8;
+  return static_cast<const uint8_t*>(d.stored) + d.k_begin / d.form.group * bytes;
+}
+
 template <class V, Family kFamily>
 void decode_int4_groups(const DecodePanel& d) {
   using Int = typename V::Int;
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const uint8_t* group = first_group<V>(d, 4);
   auto* strip = static_cast<float*>(d.strip);
   float* scales = d.scales;
   int32_t* sums = d.sums;
@@ -91,7 +98,7 @@ void decode_int4_groups(const DecodePanel& d) {
 template <class V>
 void decode_e4m3_groups(const DecodePanel& d) {
   using Int = typename V::Int;
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const uint8_t* group = first_group<V>(d, 8);
   auto* strip = static_cast<float*>(d.strip);
   float* scales = d.scales;
   for (int64_t begin = 0; begin < d.k; begin += d.form.group) {
@@ -117,7 +124,7 @@ template <class V>
 void decode_e2m1_codes(const DecodePanel& d) {
   using Int = typename V::Int;
   constexpr int64_t kGroupBytes = kPanelColumns + kMxGroup * kPanelColumns / 2;
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kMxGroup * kGroupBytes;
   auto* strip = static_cast<float*>(d.strip);
   float* scales = d.scales;
   int32_t* sums = d.sums;

@@ -24,49 +24,52 @@ void add_scaled_group(const Sum* sums, int rows, const float* scales, const floa
   }
 }
 
-/// The group kernel over `kGemm`, for tiles of up to kRows rows. A packed tile is one packed tile of kGemm
-/// for each group, then the row scales [groups][rows].
+/// The group kernel over `kGemm`, for tiles of up to kRows rows. A packed tile is for each group one packed
+/// tile of kGemm and the row scales.
 template <class V, const Gemm& kGemm, class Sum, int kRows>
 struct GroupTile {
   static size_t bytes(int rows, int64_t k) {
     size_t most = 0;
-    for (const int64_t group : kGroupSizes) most = std::max(most, scales_at(rows, k, group));
-    return most +
-           round_to_cache_line(static_cast<size_t>(groups_of(k, kGroupSizes[0]) * rows) * sizeof(float));
+    for (const int64_t group : kGroupSizes) {
+      most = std::max(most, static_cast<size_t>(groups_of(k, group)) * stride(rows, group));
+    }
+    return most;
   }
+  /// Bytes of a group, and where the row scales stand among them.
+  static size_t stride(int rows, int64_t group) {
+    return scales_at(rows, group) + round_to_cache_line(static_cast<size_t>(rows) * sizeof(float));
+  }
+  static size_t scales_at(int rows, int64_t group) { return kGemm.packed_bytes(rows, group); }
 
   static void pack(const PackRows& p) {
-    const size_t stride = kGemm.packed_bytes(p.rows, p.group);
-    auto* const out = static_cast<std::byte*>(p.out);
-    auto* scales = reinterpret_cast<float*>(out + scales_at(p.rows, p.k, p.group));
+    auto* out = static_cast<std::byte*>(p.out);
     const auto* codes = static_cast<const std::byte*>(p.codes);
     const int64_t groups = groups_of(p.k, p.group);
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < groups; ++g, out += stride(p.rows, p.group)) {
       const int64_t begin = g * p.group;
       PackRows part{};
       part.codes = codes + begin * 4 / k_per_dword(kGemm.family);
       part.row_bytes = p.row_bytes;
       part.rows = p.rows;
       part.k = std::min(p.group, p.k - begin);
-      part.out = out + static_cast<size_t>(g) * stride;
+      part.out = out;
       kGemm.pack_rows(part);
+      auto* const scales = reinterpret_cast<float*>(out + scales_at(p.rows, p.group));
       for (int r = 0; r < p.rows && p.scales != nullptr; ++r) {
-        scales[g * p.rows + r] = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(p.scales) +
-                                                                r * p.scale_bytes)[g];
+        scales[r] = reinterpret_cast<const float*>(reinterpret_cast<const std::byte*>(p.scales) +
+                                                   r * p.scale_bytes)[g];
       }
     }
   }
 
   static void run(const Tile& t) {
-    const auto* const a = static_cast<const std::byte*>(t.a);
-    const size_t stride = kGemm.packed_bytes(t.rows, t.group);
-    const float* row_scales =
-        t.row_scaled ? reinterpret_cast<const float*>(a + scales_at(t.rows, t.k, t.group)) : nullptr;
+    const auto* a = static_cast<const std::byte*>(t.a) +
+                    static_cast<size_t>(t.k_begin / t.group) * stride(t.rows, t.group);
     const int64_t groups = groups_of(t.k, t.group);
     alignas(64) Sum sums[kRows * kPanelColumns];
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < groups; ++g, a += stride(t.rows, t.group)) {
       Tile part{};
-      part.a = a + static_cast<size_t>(g) * stride;
+      part.a = a;
       part.rows = t.rows;
       part.k = std::min(t.group, t.k - g * t.group);
       part.panel = static_cast<const std::byte*>(t.panel) + panel_bytes(kGemm.family, g * t.group);
@@ -78,15 +81,11 @@ struct GroupTile {
       part.prefetch = announced ? t.prefetch + from : static_cast<const std::byte*>(t.panel);
       part.prefetch_bytes = announced ? t.prefetch_bytes * (g + 1) / groups - from : 0;
       kGemm.tile(part);
-      add_scaled_group<V>(sums, t.rows, t.group_scales + g * kPanelColumns, row_scales, g == 0,
-                          static_cast<float*>(t.c));
-      if (row_scales != nullptr) row_scales += t.rows;
+      const auto* const row_scales =
+          t.row_scaled ? reinterpret_cast<const float*>(a + scales_at(t.rows, t.group)) : nullptr;
+      add_scaled_group<V>(sums, t.rows, t.group_scales + g * kPanelColumns, row_scales,
+                          g == 0 && !t.accumulate, static_cast<float*>(t.c));
     }
-  }
-
- private:
-  static size_t scales_at(int rows, int64_t k, int64_t group) {
-    return static_cast<size_t>(groups_of(k, group)) * kGemm.packed_bytes(rows, group);
   }
 };
 

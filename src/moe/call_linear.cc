@@ -12,6 +12,23 @@ inline void announce_store(const void* address) {
   __builtin_prefetch(address, 1);
 }
 
+/// Decodes the range of k of a tile to a strip, with the scales and sums of its groups behind the codes.
+void decode_range(const LinearPlan& linear, const std::byte* stored, std::byte* strip, kernel::Tile& tile) {
+  const pack::Geometry& g = linear.geometry();
+  kernel::DecodePanel decode{stored, tile.k, strip, g.form};
+  decode.k_begin = tile.k_begin;
+  if (g.group() != 0) {
+    decode.scales = reinterpret_cast<float*>(strip + kernel::panel_bytes(g.family, tile.k));
+    tile.group_scales = decode.scales;
+    if (g.family == kernel::Family::kS8) {
+      decode.sums = reinterpret_cast<int32_t*>(decode.scales) +
+                    kernel::groups_of(tile.k, g.group()) * kernel::kPanelColumns;
+      tile.column_sums = decode.sums;
+    }
+  }
+  linear.decode(decode);
+}
+
 }  // namespace
 
 Call::Coming Call::coming(const LinearPlan& linear, const Block& block, int64_t panel) {
@@ -69,15 +86,13 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
       tile.accumulate = i > 0;
       tile.panel = panel.codes;
       if (linear.decode != nullptr && !reads_codes) {
-        kernel::DecodePanel decode{panel.codes, tile.k, scratch.strip};
-        decode.k_begin = tile.k_begin;
-        linear.decode(decode);
         tile.panel = scratch.strip;
+        decode_range(linear, panel.codes, scratch.strip, tile);
       }
-      tile.column_sums = panel.column_sums;
+      if (panel.column_sums != nullptr) tile.column_sums = panel.column_sums;
       tile.group = g.group();
+      tile.form = g.form;
       tile.row_scaled = tile.group != 0 && codec.has_factors(g.family);
-      tile.group_scales = panel.group_scales;
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, t);
         tile.a = packed(t);

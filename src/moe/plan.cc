@@ -74,11 +74,10 @@ Status check_packed_order(const LinearInput& in) {
   return in.raw.k_last && !given.k_last ? differs(".k_last", "true", "false") : Status::ok();
 }
 
-Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, const kernel::RowOps& ops,
-                   LinearPlan& plan) {
+Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, LinearPlan& plan) {
   if (in.packed == nullptr) {
     Result<std::unique_ptr<pack::PanelSource>> source =
-        pack::raw_source(in.raw, in.gated, in.name.c_str(), ops, expected);
+        pack::raw_source(in.raw, in.gated, in.name.c_str(), expected);
     if (!source) return source.status();
     plan.source = std::move(*source);
   } else if (!in.raw.weight.empty()) {
@@ -86,7 +85,7 @@ Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, c
   } else {
     MEGAMOE_RETURN_IF_ERROR(check_packed_order(in));
     MEGAMOE_RETURN_IF_ERROR(check_no_tensors(in.raw, in.name, "beside packed"));
-    plan.source = pack::packed_source(in.packed, ops);
+    plan.source = pack::packed_source(in.packed);
   }
   if (plan.geometry().gated == in.gated) return pack::check_sizes(plan.geometry(), in.name, expected);
   return Status(Code::kInvalidArgument,
@@ -98,11 +97,11 @@ Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, c
 // Sources of both layers and their shapes; the scenario is chosen afterwards. `experts` < 0 takes what
 // weight1 has.
 Status make_sources(int64_t experts, const LinearInput& first, const LinearInput& second,
-                    const BufferConfig& config, const kernel::RowOps& ops, ExpertPlan& plan) {
+                    const BufferConfig& config, ExpertPlan& plan) {
   MEGAMOE_RETURN_IF_ERROR(
-      make_source(first, {experts, config.hidden, 2 * config.intermediate_hidden}, ops, plan.linear1));
+      make_source(first, {experts, config.hidden, 2 * config.intermediate_hidden}, plan.linear1));
   const pack::Geometry& g1 = plan.linear1.geometry();
-  MEGAMOE_RETURN_IF_ERROR(make_source(second, {g1.experts, g1.outputs(), g1.k}, ops, plan.linear2));
+  MEGAMOE_RETURN_IF_ERROR(make_source(second, {g1.experts, g1.outputs(), g1.k}, plan.linear2));
   MEGAMOE_RETURN_IF_ERROR(pack::check_pair(g1, first.name, plan.linear2.geometry(), second.name));
   plan.experts = g1.experts;
   return Status::ok();
@@ -115,7 +114,7 @@ void bind_kernel(kernel::Family family, Isa isa, const Blocking& blocking, Linea
   linear.source->decode_to(family);
   const pack::Geometry& g = linear.geometry();
   linear.gemm = g.group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);
-  if (g.decoded_by_ranges()) linear.decode = kernel::decoder_for(family, g.code, isa);
+  if (g.code != kernel::WeightCode::kStrip) linear.decode = kernel::decoder_for(family, g.code, isa);
 }
 
 void bind_kernels(const Scenario& scenario, Isa isa, const Blocking& blocking, ExpertPlan& plan) {
@@ -153,9 +152,9 @@ Status MegaMoe::Impl::plan_routed(const SymmBuffer::Impl& owner) {
   if (owner.local_experts == 0) return Status::ok();
   const BufferConfig& config = owner.config;
   moe::ExpertPlan& plan = experts[moe::kRouted];
-  MEGAMOE_RETURN_IF_ERROR(
-      moe::make_sources(owner.local_experts, {layer.weight1, layer.packed1, activation.gated, "weight1"},
-                        {layer.weight2, layer.packed2, false, "weight2"}, config, *ops, plan));
+  MEGAMOE_RETURN_IF_ERROR(moe::make_sources(owner.local_experts,
+                                            {layer.weight1, layer.packed1, activation.gated, "weight1"},
+                                            {layer.weight2, layer.packed2, false, "weight2"}, config, plan));
   Result<const moe::Scenario*> scenario =
       moe::find_scenario(config.dispatch_quant_mode, config.dispatch_quant_out_dtype,
                          plan.linear1.geometry().dtype, plan.linear1.geometry().scales);
@@ -181,9 +180,9 @@ Status MegaMoe::Impl::plan_shared(SymmBuffer::Impl& owner) {
     return moe::check_no_tensors(layer.shared_weight2, "shared_weight2", "without");
   }
   moe::ExpertPlan& plan = experts[moe::kShared];
-  MEGAMOE_RETURN_IF_ERROR(moe::make_sources(
-      -1, {layer.shared_weight1, layer.shared_packed1, activation.gated, "shared_weight1"},
-      {layer.shared_weight2, layer.shared_packed2, false, "shared_weight2"}, config, *ops, plan));
+  MEGAMOE_RETURN_IF_ERROR(
+      moe::make_sources(-1, {layer.shared_weight1, layer.shared_packed1, activation.gated, "shared_weight1"},
+                        {layer.shared_weight2, layer.shared_packed2, false, "shared_weight2"}, config, plan));
   const bool typed = layer.shared_expert_quant_out_dtype != DType::kUndefined;
   Result<const moe::Scenario*> scenario =
       moe::find_shared_scenario(typed ? layer.shared_expert_quant_out_dtype : owner.codec->codes(),

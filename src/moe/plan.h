@@ -37,18 +37,21 @@ struct LinearPlan {
   /// Whether the tiles of `rows` rows read the stored panel themselves.
   bool reads_codes(int64_t rows) const {
     const int64_t most = gemm->coded_rows[static_cast<int>(geometry().code)];
-    return decode != nullptr && rows <= blocking.coded_rows && (rows <= most || most >= gemm->max_rows);
+    if (decode == nullptr || gemm->tile == nullptr) return decode != nullptr;
+    return rows <= blocking.coded_rows && (rows <= most || most >= gemm->max_rows);
   }
   /// Panels that a product takes at once.
   int64_t panels_at_once(int64_t rows) const {
     const bool pairs = reads_codes(rows) && rows <= gemm->paired_rows[static_cast<int>(geometry().code)];
     return pairs && source->stored(0, 0) != nullptr ? 2 : 1;
   }
-  /// k of one range: a decoded one stays in the first-level cache while all tiles read it.
+  /// k of one range, in whole groups: a decoded one stays in the first-level cache while all tiles read it.
   int64_t range(int64_t rows) const {
     if (decode == nullptr || reads_codes(rows)) return geometry().k;
     const int64_t row_bytes = kernel::kPanelColumns * static_cast<int64_t>(sizeof(uint32_t));
-    return blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
+    const int64_t range = blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
+    const int64_t group = std::max<int64_t>(geometry().group(), 1);
+    return std::max(range / group, int64_t{1}) * group;
   }
   /// Kernel of a block of `rows` rows and what it reads: "s8_s32_14x32_avx512_vnni on codes".
   std::string kernel_text(int64_t rows) const;

@@ -23,8 +23,8 @@ class PackedWeights::Impl {
     const int64_t i = expert * geometry_.panels() + index;
     const auto row = [&](auto* rows) { return rows == nullptr ? nullptr : rows + i * kernel::kPanelColumns; };
     const bool shift = geometry_.bias_is_shift();
-    return {memory_.data() + i * panel_bytes_,     row(sums_), row(scales_), shift ? row(bias_) : nullptr,
-            shift ? row(added_bias_) : row(bias_), nullptr};
+    return {memory_.data() + i * panel_bytes_, row(sums_), row(scales_), shift ? row(bias_) : nullptr,
+            shift ? row(added_bias_) : row(bias_)};
   }
 
  private:

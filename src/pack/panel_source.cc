@@ -9,25 +9,12 @@ namespace {
 
 constexpr int64_t kRowBytes = kernel::kPanelColumns * 4;
 
-/// Decodes a stored panel of a product with groups to a strip and puts what it gave into `panel`.
-void decode(const kernel::RowOps& ops, const Geometry& g, const void* stored, std::byte* strip,
-            Panel& panel) {
-  kernel::DecodePanel d{stored, g.k, strip};
-  d.form = g.form;
-  d.scales = reinterpret_cast<float*>(strip + kernel::panel_bytes(g.family, g.k));
-  d.sums = reinterpret_cast<int32_t*>(strip + kernel::panel_bytes(g.family, g.k) + g.group_rows_bytes());
-  panel.codes = strip;
-  panel.group_scales = d.scales;
-  if (g.family == kernel::Family::kS8) panel.column_sums = d.sums;
-  ops.decode[static_cast<int>(g.family)][static_cast<int>(g.code)](d);
-}
-
 class RawSource final : public PanelSource {
  public:
-  RawSource(const LinearWeights& weights, const Geometry& geometry, const kernel::RowOps& ops)
-      : PanelSource(geometry), packer_(weights, geometry), ops_(ops) {}
+  RawSource(const LinearWeights& weights, const Geometry& geometry)
+      : PanelSource(geometry), packer_(weights, geometry) {}
 
-  /// The strip, then sums, scales and biases, then the stored form of coded weights.
+  /// Place for the strip, then sums, scales and biases, then the stored form of coded weights.
   Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
     std::byte* const rows = strip + geometry_.strip_bytes();
     auto* const sums = reinterpret_cast<int32_t*>(rows);
@@ -40,18 +27,12 @@ class RawSource final : public PanelSource {
     if (geometry_.has_channel_scales()) packer_.pack_scales(expert, index, scales);
     if (geometry_.has_bias) packer_.pack_bias(expert, index, sums, bias);
     if (geometry_.has_added_bias) packer_.pack_added_bias(expert, index, added);
-    Panel panel{strip, geometry_.has_sums() ? sums : nullptr,
-                geometry_.has_channel_scales() ? scales : nullptr,
-                geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
-                geometry_.has_added_bias                           ? added
-                : geometry_.has_bias && !geometry_.bias_is_shift() ? bias
-                                                                   : nullptr};
-    if (geometry_.decoded_by_ranges()) {
-      panel.codes = stored;
-    } else if (coded) {
-      decode(ops_, geometry_, stored, strip, panel);
-    }
-    return panel;
+    return Panel{stored, geometry_.has_sums() ? sums : nullptr,
+                 geometry_.has_channel_scales() ? scales : nullptr,
+                 geometry_.has_bias && geometry_.bias_is_shift() ? bias : nullptr,
+                 geometry_.has_added_bias                           ? added
+                 : geometry_.has_bias && !geometry_.bias_is_shift() ? bias
+                                                                    : nullptr};
   }
   int64_t strip_bytes() const override {
     return geometry_.strip_bytes() + kColumnRows * kRowBytes + geometry_.stored_bytes();
@@ -60,18 +41,15 @@ class RawSource final : public PanelSource {
 
  private:
   PanelPacker packer_;
-  const kernel::RowOps& ops_;
 };
 
 class PackedSource final : public PanelSource {
  public:
-  PackedSource(std::shared_ptr<const PackedWeights> weights, const kernel::RowOps& ops)
-      : PanelSource(weights->impl().geometry()), weights_(std::move(weights)), ops_(ops) {}
+  explicit PackedSource(std::shared_ptr<const PackedWeights> weights)
+      : PanelSource(weights->impl().geometry()), weights_(std::move(weights)) {}
 
-  Panel panel(int64_t expert, int64_t index, std::byte* strip) const override {
-    Panel panel = weights_->impl().panel(expert, index);
-    if (geometry_.group() != 0) decode(ops_, geometry_, panel.codes, strip, panel);
-    return panel;
+  Panel panel(int64_t expert, int64_t index, std::byte* /*strip*/) const override {
+    return weights_->impl().panel(expert, index);
   }
   int64_t strip_bytes() const override {
     return geometry_.code == kernel::WeightCode::kStrip ? 0 : geometry_.strip_bytes();
@@ -93,21 +71,19 @@ class PackedSource final : public PanelSource {
 
  private:
   std::shared_ptr<const PackedWeights> weights_;
-  const kernel::RowOps& ops_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
-                                                const kernel::RowOps& ops, const ExpectedSizes& expected) {
+                                                const ExpectedSizes& expected) {
   auto geometry = check_linear(weights, gated, name, expected);
   if (!geometry) return geometry.status();
-  return std::unique_ptr<PanelSource>(std::make_unique<RawSource>(weights, *geometry, ops));
+  return std::unique_ptr<PanelSource>(std::make_unique<RawSource>(weights, *geometry));
 }
 
-std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights,
-                                           const kernel::RowOps& ops) {
-  return std::make_unique<PackedSource>(std::move(weights), ops);
+std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights) {
+  return std::make_unique<PackedSource>(std::move(weights));
 }
 
 }  // namespace megamoe::pack

@@ -16,13 +16,12 @@ namespace megamoe::pack {
 
 /// One panel ready for a tile function.
 struct Panel {
-  const std::byte* codes;      ///< kernel::panel_bytes(family, k) bytes, 64-byte aligned; the stored panel
-                               ///< where the product decodes it range by range
-  const int32_t* column_sums;  ///< [32], with groups [groups][32]; s8 family only, else null
+  const std::byte* codes;      ///< the stored panel: kernel::panel_bytes(family, k) bytes, 64-byte aligned,
+                               ///< or codes that the product decodes
+  const int32_t* column_sums;  ///< [32], s8 family with channel scales only, else null
   const float* column_scales;  ///< [32] in panel order, scenarios with channel scales only, else null
   const float* column_shift;   ///< [32] in panel order, what int4 adds before the row scale, or null
   const float* column_bias;    ///< [32] in panel order, or null
-  const float* group_scales = nullptr;  ///< [groups][32] in panel order, where the product has groups
 };
 
 /// Rows of 32 numbers that a panel made from raw weights may have beside its codes.
@@ -55,8 +54,6 @@ struct Geometry {
     const bool integers = code == kernel::WeightCode::kE2M1 && family == kernel::Family::kS8;
     return integers ? kernel::kMxGroup : form.group;
   }
-  /// Codes whose product has no groups are decoded by who multiplies, a range of k at a time.
-  bool decoded_by_ranges() const { return code != kernel::WeightCode::kStrip && group() == 0; }
   /// Bytes of 32 floats for each group.
   int64_t group_rows_bytes() const {
     return group() == 0 ? 0 : kernel::groups_of(k, group()) * kernel::kPanelColumns * 4;
@@ -95,8 +92,8 @@ class PanelSource {
  public:
   virtual ~PanelSource() = default;
   const Geometry& geometry() const { return geometry_; }
-  /// The panel. `strip` is strip_bytes() bytes of the calling thread, 64-byte aligned, overwritten by sources
-  /// that decode.
+  /// The panel. `strip` is strip_bytes() bytes of the calling thread, 64-byte aligned: place for what the
+  /// product decodes, and behind it for panels that are made on demand.
   virtual Panel panel(int64_t expert, int64_t index, std::byte* strip) const = 0;
   virtual int64_t strip_bytes() const = 0;
   /// The panel will be read soon: brings in what lies beside its codes.
@@ -130,10 +127,8 @@ Status check_pair(const Geometry& first, const std::string& first_name, const Ge
 
 /// Panels of raw weights, packed on demand. The tensors must outlive the source.
 Result<std::unique_ptr<PanelSource>> raw_source(const LinearWeights& weights, bool gated, const char* name,
-                                                const kernel::RowOps& ops,
                                                 const ExpectedSizes& expected = {});
-/// Panels of packed weights, decoded on demand where they are stored as codes.
-std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights,
-                                           const kernel::RowOps& ops);
+/// Panels of packed weights.
+std::unique_ptr<PanelSource> packed_source(std::shared_ptr<const PackedWeights> weights);
 
 }  // namespace megamoe::pack

@@ -1,9 +1,13 @@
-// Every group kernel of the registry against plain loops in double: scales per group of K on both sides.
+// Every group kernel of the registry, from strips and from codes, against plain loops in double: scales per
+// group of K on both sides.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
 
 #include "format/bf16.h"
+#include "format/float4_e2m1.h"
+#include "format/float8_e4m3.h"
 #include "kernel/levels.h"
 
 namespace megamoe::kernel {
@@ -11,28 +15,73 @@ namespace {
 
 constexpr int64_t kDepths[] = {1, 3, 31, 32, 33, 61, 64, 100, 128, 129, 250, 704};
 
+/// One way of a kernel.
+struct Way {
+  const Gemm* gemm;
+  WeightCode code;  ///< kStrip, or what the coded tile reads
+
+  int most_rows() const {
+    return code == WeightCode::kStrip ? gemm->max_rows : gemm->coded_rows[static_cast<int>(code)];
+  }
+};
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways;
+  for (const Gemm* gemm : all_group_gemms()) {
+    if (gemm->tile != nullptr) ways.push_back({gemm, WeightCode::kStrip});
+    for (int code = 0; code < kWeightCodeCount; ++code) {
+      if (gemm->coded_rows[code] != 0) ways.push_back({gemm, static_cast<WeightCode>(code)});
+    }
+  }
+  return ways;
+}
+
 /// A [rows][k] and B [k][32] as numbers that have codes in the family, and a scale for each group of both.
 struct Problem {
-  Problem(const Gemm& kernel, int most, int64_t depth, int64_t per_group, bool scaled, uint32_t seed)
-      : gemm(kernel), rows(most), k(depth), group(per_group), groups(groups_of(depth, per_group)) {
+  Problem(const Way& of, int64_t depth, int64_t per_group, bool scaled, uint32_t seed)
+      : way(of),
+        rows(of.most_rows()),
+        k(depth),
+        group(of.code == WeightCode::kE2M1 ? kMxGroup : per_group),
+        groups(groups_of(depth, group)) {
     std::mt19937 random(seed);
-    const auto draw = [&](std::vector<float>& codes, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        const int code = static_cast<int>(random() % 256) - 128;
-        codes.push_back(is_s8() ? static_cast<float>(code) : static_cast<float>(code) / 16);
-      }
-    };
-    draw(a, rows * k);
-    draw(b, k * kPanelColumns);
-    for (int64_t i = 0; i < groups * kPanelColumns; ++i)
-      scales.push_back(0.5f + static_cast<float>(random() % 1000) / 700.f);
+    for (int64_t i = 0; i < rows * k; ++i) {
+      const int code = static_cast<int>(random() % 256) - 128;
+      a.push_back(is_s8() ? static_cast<float>(code) : static_cast<float>(code) / 16);
+    }
+    std::vector<int> least(static_cast<size_t>(groups * kPanelColumns), -8);
+    for (int& x : least) x = seed % 2 == 0 ? -8 : static_cast<int>(random() % 240) - 127;
+    for (int64_t i = 0; i < k * kPanelColumns; ++i) {
+      const auto at = static_cast<size_t>(i / kPanelColumns / group * kPanelColumns + i % kPanelColumns);
+      b.push_back(draw(static_cast<uint8_t>(random()), least[at]));
+    }
+    for (int64_t i = 0; i < groups * kPanelColumns; ++i) {
+      scales.push_back(way.code == WeightCode::kE2M1 ? std::ldexp(1.0f, static_cast<int>(random() % 8) - 4)
+                                                     : 0.5f + static_cast<float>(random() % 1000) / 700.f);
+    }
     for (int64_t i = 0; scaled && i < rows * groups; ++i) {
       const float power = std::ldexp(1.0f, static_cast<int>(random() % 30) - 15);
       row_scales.push_back(is_s8() ? power : power * (1.0f + static_cast<float>(random() % 100) / 100.f));
     }
   }
 
-  bool is_s8() const { return gemm.family == Family::kS8; }
+  /// A number that the form of the weights has, for int4 one of sixteen from `least` on.
+  float draw(uint8_t byte, int least) const {
+    switch (way.code) {
+      case WeightCode::kInt4Groups:
+        return static_cast<float>(least + byte % 16);
+      case WeightCode::kE4M3Groups:  // below 16
+        return format::e4m3_to_float(static_cast<uint8_t>((byte & 0x80) | byte % 88));
+      case WeightCode::kE2M1:
+        return 2 * format::e2m1_to_float(byte % 16);
+      default: {
+        const int code = byte - 128;
+        return is_s8() ? static_cast<float>(code) : static_cast<float>(code) / 16;
+      }
+    }
+  }
+  const Gemm& gemm() const { return *way.gemm; }
+  bool is_s8() const { return gemm().family == Family::kS8; }
   size_t code_bytes() const { return is_s8() ? 1 : 2; }
   void put(unsigned char* at, float code) const {
     if (is_s8()) {
@@ -41,6 +90,69 @@ struct Problem {
       const uint16_t bits = format::bf16_from_float(code);
       std::memcpy(at, &bits, sizeof bits);
     }
+  }
+
+  /// The largest weight whose negative is one, too.
+  float largest() const {
+    return way.code == WeightCode::kE4M3Groups ? 448.0f : way.code == WeightCode::kE2M1 ? 12.0f : 127.0f;
+  }
+  /// B as it is stored. Sixteen neighbouring numbers have codes of int4 under a zero point.
+  Guarded<unsigned char> stored(GroupForm& form) const {
+    if (way.code != WeightCode::kE2M1) form = {group, DType::kFloat32, false};
+    std::vector<int> zeros(static_cast<size_t>(groups * kPanelColumns));
+    for (int64_t i = 0; way.code == WeightCode::kInt4Groups && i < groups * kPanelColumns; ++i) {
+      float low = 127, high = -128;
+      for (int64_t at = i / kPanelColumns * group; at < std::min(k, (i / kPanelColumns + 1) * group); ++at) {
+        low = std::min(low, b[at * kPanelColumns + i % kPanelColumns]);
+        high = std::max(high, b[at * kPanelColumns + i % kPanelColumns]);
+      }
+      if (low < -8 || high > 7) zeros[i] = -8 - static_cast<int>(low);
+      if (zeros[i] < -120) zeros[i] = -120;
+      if (zeros[i] > 119) zeros[i] = 119;
+      form.zeros |= zeros[i] != 0;
+    }
+    Guarded<unsigned char> bytes(static_cast<size_t>(stored_panel_bytes(way.code, gemm().family, k, form)));
+    std::memset(bytes.data(), 0, static_cast<size_t>(stored_panel_bytes(way.code, gemm().family, k, form)));
+    unsigned char* at = bytes.data();
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t end = std::min(k, (g + 1) * group), count = end - g * group;
+      const float* const scale = scales.data() + g * kPanelColumns;
+      for (int c = 0; c < kPanelColumns; ++c) {
+        if (way.code == WeightCode::kE2M1) {
+          at[c] = static_cast<unsigned char>(std::isnan(scale[c]) ? 255 : std::ilogb(scale[c]) + 128);
+        } else {
+          std::memcpy(at + 4 * c, scale + c, sizeof(float));
+          if (form.zeros) {
+            at[form.scale_bytes() + c] = static_cast<unsigned char>(zeros[g * kPanelColumns + c]);
+          }
+        }
+      }
+      at += way.code == WeightCode::kE2M1 ? kPanelColumns : form.header_bytes();
+      const bool nibbles = way.code != WeightCode::kE4M3Groups;
+      for (int64_t i = 0; i < count; ++i) {
+        for (int c = 0; c < kPanelColumns; ++c) {
+          const float value = b[(g * group + i) * kPanelColumns + c];
+          int code = 0;
+          if (way.code == WeightCode::kInt4Groups) {
+            code = static_cast<int>(value) + zeros[g * kPanelColumns + c] + 8;
+          } else {
+            while (draw(static_cast<uint8_t>(code), 0) != value && code < 255) ++code;
+            if (value == 448.0f) code = 0x7e;
+            if (value == -448.0f) code = 0xfe;
+          }
+          if (nibbles) {
+            at[(i / 8 * kPanelColumns + c) * 4 + i % 4] |=
+                static_cast<unsigned char>(code << (i % 8 / 4 * 4));
+          } else {
+            at[i * kPanelColumns + c] = static_cast<unsigned char>(code);
+          }
+        }
+      }
+      at += way.code == WeightCode::kE2M1 ? kMxGroup * kPanelColumns / 2
+            : nibbles                     ? (count + 7) / 8 * kPanelColumns * 4
+                                          : (count + 1) / 2 * kPanelColumns * 2;
+    }
+    return bytes;
   }
 
   /// Runs rows [first, first + count) as one tile; returns [count][32] values.
@@ -52,11 +164,37 @@ struct Problem {
       for (int64_t i = 0; i < k; ++i)
         put(codes.data() + r * stride + i * code_bytes(), a[(first + r) * k + i]);
     }
-    Guarded<unsigned char> panel(static_cast<size_t>(panel_bytes(gemm.family, k)));
-    std::memset(panel.data(), 0, static_cast<size_t>(panel_bytes(gemm.family, k)));
+    Guarded<unsigned char> packed(gemm().packed_bytes(count, k));
+    PackRows pack{codes.data(), static_cast<ptrdiff_t>(stride), count, k, packed.data()};
+    pack.group = group;
+    if (!row_scales.empty()) {
+      pack.scales = row_scales.data() + first * groups;
+      pack.scale_bytes = static_cast<ptrdiff_t>(groups * sizeof(float));
+    }
+    gemm().pack_rows(pack);
+    Guarded<float> c(static_cast<size_t>(count) * kPanelColumns);
+    Tile tile{packed.data(), count, k, nullptr, nullptr, c.data(), nullptr, 0};
+    tile.group = group;
+    tile.row_scaled = !row_scales.empty();
+    if (way.code == WeightCode::kStrip) {
+      run_strip(tile);
+    } else {
+      Guarded<unsigned char> panel = stored(tile.form);
+      tile.panel = panel.data();
+      gemm().coded_tile[static_cast<int>(way.code)](tile);
+      EXPECT_TRUE(panel.intact());
+    }
+    EXPECT_TRUE(packed.intact() && c.intact() && codes.intact());
+    return std::vector<float>(c.data(), c.data() + count * kPanelColumns);
+  }
+
+  /// Multiplies a strip, in ranges of K where it has several groups.
+  void run_strip(Tile& tile) const {
+    Guarded<unsigned char> panel(static_cast<size_t>(panel_bytes(gemm().family, k)));
+    std::memset(panel.data(), 0, static_cast<size_t>(panel_bytes(gemm().family, k)));
     Guarded<int32_t> sums(static_cast<size_t>(groups * kPanelColumns));
     std::memset(sums.data(), 0, static_cast<size_t>(groups * kPanelColumns) * sizeof(int32_t));
-    const int per_dword = k_per_dword(gemm.family);
+    const int per_dword = k_per_dword(gemm().family);
     for (int64_t i = 0; i < k; ++i) {
       for (int c = 0; c < kPanelColumns; ++c) {
         const float code = b[i * kPanelColumns + c];
@@ -64,22 +202,17 @@ struct Problem {
         if (is_s8()) sums[i / group * kPanelColumns + c] += static_cast<int32_t>(code);
       }
     }
-    Guarded<unsigned char> packed(gemm.packed_bytes(count, k));
-    PackRows pack{codes.data(), static_cast<ptrdiff_t>(stride), count, k, packed.data()};
-    pack.group = group;
-    if (!row_scales.empty()) {
-      pack.scales = row_scales.data() + first * groups;
-      pack.scale_bytes = static_cast<ptrdiff_t>(groups * sizeof(float));
+    const int64_t step = k > 4 * kGroupSizes[2] ? kGroupSizes[2] : k;
+    for (int64_t begin = 0; begin < k; begin += step) {
+      tile.k_begin = begin;
+      tile.k = std::min(step, k - begin);
+      tile.accumulate = begin > 0;
+      tile.panel = panel.data() + panel_bytes(gemm().family, begin);
+      tile.column_sums = is_s8() ? sums.data() + begin / group * kPanelColumns : nullptr;
+      tile.group_scales = scales.data() + begin / group * kPanelColumns;
+      gemm().tile(tile);
     }
-    gemm.pack_rows(pack);
-    Guarded<float> c(static_cast<size_t>(count) * kPanelColumns);
-    Tile tile{packed.data(), count, k, panel.data(), is_s8() ? sums.data() : nullptr, c.data(), nullptr, 0};
-    tile.group = group;
-    tile.row_scaled = !row_scales.empty();
-    tile.group_scales = scales.data();
-    gemm.tile(tile);
-    EXPECT_TRUE(packed.intact() && c.intact() && codes.intact() && panel.intact() && sums.intact());
-    return std::vector<float>(c.data(), c.data() + count * kPanelColumns);
+    EXPECT_TRUE(panel.intact() && sums.intact());
   }
 
   /// Checks all rows of `result` against double sums.
@@ -108,24 +241,25 @@ struct Problem {
     }
   }
 
-  const Gemm& gemm;
+  Way way;
   int rows;
   int64_t k, group, groups;
   std::vector<float> a, b, scales, row_scales;
 };
 
-class GroupGemmTest : public testing::TestWithParam<const Gemm*> {
+class GroupGemmTest : public testing::TestWithParam<Way> {
  protected:
-  void SetUp() override { SKIP_UNLESS_GEMM_RUNS(*GetParam()); }
-  const Gemm& gemm() const { return *GetParam(); }
+  void SetUp() override { SKIP_UNLESS_GEMM_RUNS(*GetParam().gemm); }
+  const Way& way() const { return GetParam(); }
+  bool any_scale() const { return way().code != WeightCode::kE2M1; }
 };
 
 TEST_P(GroupGemmTest, MatchesPlainLoops) {
   for (const int64_t k : kDepths) {
     for (const int64_t group : kGroupSizes) {
       for (const bool scaled : {false, true}) {
-        const Problem problem(gemm(), gemm().max_rows, k, group, scaled, static_cast<uint32_t>(k));
-        for (int rows = 1; rows <= gemm().max_rows; ++rows) problem.check(problem.run(0, rows), rows);
+        const Problem problem(way(), k, group, scaled, static_cast<uint32_t>(k));
+        for (int rows = 1; rows <= problem.rows; ++rows) problem.check(problem.run(0, rows), rows);
       }
     }
   }
@@ -134,7 +268,7 @@ TEST_P(GroupGemmTest, MatchesPlainLoops) {
 // One product of one group is the whole sum: it comes out as the scales say, to the last bit.
 TEST_P(GroupGemmTest, OneGroupHasTwoRoundings) {
   for (const int64_t group : kGroupSizes) {
-    const Problem problem(gemm(), gemm().max_rows, 1, group, true, 9);
+    const Problem problem(way(), 1, group, true, 9);
     const std::vector<float> result = problem.run(0, problem.rows);
     for (int r = 0; r < problem.rows; ++r) {
       for (int c = 0; c < kPanelColumns; ++c) {
@@ -149,8 +283,10 @@ TEST_P(GroupGemmTest, OneGroupHasTwoRoundings) {
 TEST_P(GroupGemmTest, ExtremeCodesAreExact) {
   for (const int64_t group : kGroupSizes) {
     for (const float x : {-128.0f, 127.0f}) {
-      for (const float w : {-127.0f, 127.0f}) {
-        Problem problem(gemm(), gemm().max_rows, group, group, false, 1);
+      for (const float sign : {-1.0f, 1.0f}) {
+        Problem problem(way(), group, group, false, 1);
+        if (problem.group != group) continue;
+        const float w = sign * problem.largest();
         for (float& code : problem.a) code = x;
         for (float& code : problem.b) code = w;
         for (float& scale : problem.scales) scale = 1.0f;
@@ -164,7 +300,7 @@ TEST_P(GroupGemmTest, ExtremeCodesAreExact) {
 // The same bits for a row alone or anywhere in a tile, also beside rows whose scales are NaN or infinite.
 TEST_P(GroupGemmTest, RowDoesNotDependOnItsTile) {
   for (const int64_t group : kGroupSizes) {
-    Problem problem(gemm(), gemm().max_rows, 250, group, true, 17);
+    Problem problem(way(), 250, group, true, 17);
     std::vector<std::vector<float>> alone;
     for (int r = 0; r < problem.rows; ++r) alone.push_back(problem.run(r, 1));
     for (int count = 1; count <= problem.rows; ++count) {
@@ -190,11 +326,13 @@ TEST_P(GroupGemmTest, RowDoesNotDependOnItsTile) {
 TEST_P(GroupGemmTest, ScalesOfAnySizeAreExact) {
   constexpr int kExponents[] = {-149, -140, -129, -126, -100, 0, 90, 104, 105, 110};
   for (const int exponent : kExponents) {
-    Problem problem(gemm(), gemm().max_rows, 32, 32, true, 5);
+    Problem problem(way(), 32, 32, true, 5);
     for (float& scale : problem.row_scales) scale = std::ldexp(1.0f, exponent);
     for (float& scale : problem.scales) scale = exponent < 0 ? 0x1p100f : 0x1p-100f;
     for (float& code : problem.a) code = std::floor(code / 16);
-    for (float& code : problem.b) code = std::floor(code / 16);
+    if (way().code != WeightCode::kE2M1) {
+      for (float& code : problem.b) code = std::floor(code / 16);
+    }
     const std::vector<float> result = problem.run(0, problem.rows);
     for (int r = 0; r < problem.rows; ++r) {
       for (int c = 0; c < kPanelColumns; ++c) {
@@ -209,7 +347,8 @@ TEST_P(GroupGemmTest, ScalesOfAnySizeAreExact) {
 }
 
 TEST_P(GroupGemmTest, ColumnScalesOfNanZeroAndInfinityStayInTheirColumn) {
-  Problem problem(gemm(), gemm().max_rows, 100, 32, false, 3);
+  if (!any_scale()) GTEST_SKIP() << "its scales are powers of two";
+  Problem problem(way(), 100, 32, false, 3);
   const std::vector<float> plain = problem.run(0, problem.rows);
   problem.scales[3] = NAN;
   problem.scales[kPanelColumns + 5] = INFINITY;
@@ -221,6 +360,43 @@ TEST_P(GroupGemmTest, ColumnScalesOfNanZeroAndInfinityStayInTheirColumn) {
     EXPECT_FALSE(std::isfinite(row[5]));
     EXPECT_EQ(row[7], 0.0f);
     for (const int c : {0, 1, 2, 4, 6, 8, 31}) ASSERT_EQ(row[c], plain[r * kPanelColumns + c]);
+  }
+}
+
+// Every scale that E8M0 has, in the middle of others, comes out exactly or as NaN.
+TEST_P(GroupGemmTest, ScalesOfE8M0AreExact) {
+  if (any_scale()) GTEST_SKIP() << "it has other scales";
+  for (int byte = 0; byte < 256; ++byte) {
+    Problem problem(way(), 96, 32, true, 6);
+    for (float& scale : problem.row_scales) scale = byte < 128 ? 0x1p100f : 0x1p-100f;
+    for (float& scale : problem.scales) scale = byte < 128 ? 0x1p-100f : 0x1p100f;
+    problem.scales[kPanelColumns + 5] = byte == 255 ? NAN : std::ldexp(1.0f, byte - 128);
+    const std::vector<float> result = problem.run(0, problem.rows);
+    if (byte != 255) problem.check(result, problem.rows);
+    for (int r = 0; r < problem.rows; ++r) {
+      EXPECT_EQ(std::isnan(result[r * kPanelColumns + 5]), byte == 255);
+      EXPECT_TRUE(std::isfinite(result[r * kPanelColumns + 4]));
+    }
+  }
+}
+
+// Codes give the bits that a strip gives: in the same kernel, or where it has no strips in a lower one.
+TEST_P(GroupGemmTest, CodesHaveTheBitsOfStrips) {
+  if (way().code == WeightCode::kStrip) GTEST_SKIP() << "it is the strip";
+  const Gemm& strips =
+      way().gemm->tile != nullptr ? *way().gemm : group_gemm_for(way().gemm->family, Isa::kAvx512);
+  for (const int64_t k : {1, 100, 704}) {
+    for (const int64_t group : kGroupSizes) {
+      for (const uint32_t seed : {1u, 2u}) {
+        const Problem coded(way(), k, group, true, seed);
+        Problem strip(coded);
+        strip.way = {&strips, WeightCode::kStrip};
+        for (int rows = 1; rows <= coded.rows; ++rows) {
+          const std::vector<float> got = coded.run(0, rows), want = strip.run(0, rows);
+          for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], want[i]) << "k " << k << " rows " << rows;
+        }
+      }
+    }
   }
 }
 
@@ -243,9 +419,12 @@ TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GroupGemmTest,
-                         testing::ValuesIn(all_group_gemms().begin(), all_group_gemms().end()),
-                         gemm_test_name);
+std::string way_name(const testing::TestParamInfo<Way>& info) {
+  constexpr const char* kNames[] = {"", "_e4m3", "_e5m2", "_e2m1", "_int4", "_int4_groups", "_e4m3_groups"};
+  return std::string(info.param.gemm->name) + kNames[static_cast<int>(info.param.code)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, GroupGemmTest, testing::ValuesIn(all_ways()), way_name);
 
 }  // namespace
 }  // namespace megamoe::kernel

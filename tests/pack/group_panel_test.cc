@@ -106,13 +106,37 @@ float strip_value(Family family, const std::byte* strip, int64_t k, int column) 
   return format::bf16_to_float(reinterpret_cast<const uint16_t*>(strip)[(k / 2 * 32 + column) * 2 + k % 2]);
 }
 
+/// A panel as the product with groups reads it: decoded whole, or in ranges of 128 k.
+struct Decoded {
+  Decoded(const pack::Geometry& g, const pack::Panel& panel, bool by_ranges, const kernel::RowOps& ops) {
+    const auto groups = static_cast<size_t>(kernel::groups_of(g.k, g.group()));
+    strip.resize(static_cast<size_t>(kernel::panel_bytes(g.family, g.k)) + 64);
+    scales.resize(groups * 32);
+    sums.resize(groups * 32);
+    codes = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(strip.data()) + 63) / 64 * 64);
+    const int64_t step = by_ranges ? 128 : g.k;
+    for (int64_t begin = 0; begin < g.k; begin += step) {
+      kernel::DecodePanel d{panel.codes, std::min(step, g.k - begin),
+                            codes + kernel::panel_bytes(g.family, begin), g.form};
+      d.scales = scales.data() + begin / g.group() * 32;
+      d.sums = sums.data() + begin / g.group() * 32;
+      d.k_begin = begin;
+      ops.decode[static_cast<int>(g.family)][static_cast<int>(g.code)](d);
+    }
+  }
+  std::vector<std::byte> strip;
+  std::byte* codes;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+};
+
 void check(const Weights& w, bool gated, Family family, const kernel::RowOps& ops) {
   const LinearWeights view = w.view();
-  auto raw = pack::raw_source(view, gated, "weight1", ops);
+  auto raw = pack::raw_source(view, gated, "weight1");
   ASSERT_TRUE(raw) << raw.status().message();
   auto made = gated ? PackedWeights::pack_linear1(view, true, 2) : PackedWeights::pack_linear2(view, 2);
   ASSERT_TRUE(made) << made.status().message();
-  auto packed = pack::packed_source(*made, ops);
+  auto packed = pack::packed_source(*made);
   for (pack::PanelSource* source : {raw->get(), packed.get()}) {
     source->decode_to(family);
     const pack::Geometry& g = source->geometry();
@@ -121,13 +145,13 @@ void check(const Weights& w, bool gated, Family family, const kernel::RowOps& op
     for (int64_t e = 0; e < w.experts; ++e) {
       for (int64_t p = 0; p < g.panels(); ++p) {
         std::fill_n(strip->data(), strip->bytes(), std::byte{0x5a});
-        const pack::Panel panel = source->panel(e, p, strip->data());
+        const Decoded panel(g, source->panel(e, p, strip->data()), p % 2 == 1, ops);
         int wrong = 0;
         for (int j = 0; j < 32; ++j) {
           const int64_t column = g.column(p, j);
           for (int64_t group = 0; group < w.groups(); ++group) {
             const float want = column < 0 ? 0.0f : w.scale(e, group, column);
-            wrong += panel.group_scales[group * 32 + j] != want;
+            wrong += panel.scales[static_cast<size_t>(group * 32 + j)] != want;
             int sum = 0;
             for (int64_t k = group * w.group; k < std::min(w.k, (group + 1) * w.group); ++k) {
               const float value = column < 0 ? 0.0f : w.value(e, k, column);
@@ -136,7 +160,7 @@ void check(const Weights& w, bool gated, Family family, const kernel::RowOps& op
             const int64_t end = std::min((w.k + 3) / 4 * 4, (group + 1) * w.group);
             for (int64_t k = group * w.group; family == Family::kS8 && k < end; ++k)
               sum += static_cast<int>(strip_value(family, panel.codes, k, j));
-            if (family == Family::kS8) wrong += panel.column_sums[group * 32 + j] != sum;
+            if (family == Family::kS8) wrong += panel.sums[static_cast<size_t>(group * 32 + j)] != sum;
           }
         }
         ASSERT_EQ(wrong, 0) << ops.name << " K " << w.k << " N " << w.n << " group " << w.group << " panel "
@@ -196,16 +220,16 @@ TEST(GroupPanels, DoubledE2M1OnEveryLevel) {
       w.scale = {TensorView(scales.data(), DType::kFloat8E8M0, {1, kColumns, pairs, 2})};
       auto made = PackedWeights::pack_linear2(w, 1);
       ASSERT_TRUE(made);
-      auto source = pack::packed_source(*made, *ops);
+      auto source = pack::packed_source(*made);
       source->decode_to(Family::kS8);
       auto strip = base::Pages::allocate(static_cast<size_t>(source->strip_bytes()) + 64, false);
       for (int64_t p = 0; p < 2; ++p) {
-        const pack::Panel panel = source->panel(0, p, strip->data());
+        const Decoded panel(source->geometry(), source->panel(0, p, strip->data()), p == 1, *ops);
         for (int j = 0; j < 32 && p * 32 + j < kColumns; ++j) {
           const int64_t n = p * 32 + j;
           for (int64_t group = 0; group < (k + 31) / 32; ++group) {
             const uint8_t byte = scales[static_cast<size_t>(n * pairs * 2 + group)];
-            const float scale = panel.group_scales[group * 32 + j];
+            const float scale = panel.scales[static_cast<size_t>(group * 32 + j)];
             if (byte == 255) {
               ASSERT_TRUE(std::isnan(scale));
             } else {
@@ -219,7 +243,7 @@ TEST(GroupPanels, DoubledE2M1OnEveryLevel) {
               ASSERT_EQ(strip_value(Family::kS8, panel.codes, i, j), 2 * value) << ops->name;
               sum += static_cast<int>(2 * value);
             }
-            ASSERT_EQ(panel.column_sums[group * 32 + j], sum) << ops->name << " K " << k;
+            ASSERT_EQ(panel.sums[static_cast<size_t>(group * 32 + j)], sum) << ops->name << " K " << k;
           }
         }
       }

@@ -96,11 +96,11 @@ void expect_panel(const pack::Geometry& g, const pack::Panel& panel, int64_t exp
 
 void check_layer(const LinearWeights& linear, bool gated, const Scales* scales,
                  const std::function<uint32_t(int64_t, int64_t, int64_t)>& bits) {
-  auto source = pack::raw_source(linear, gated, gated ? "weight1" : "weight2", ops);
+  auto source = pack::raw_source(linear, gated, gated ? "weight1" : "weight2");
   ASSERT_TRUE(source) << source.status().message();
   auto packed = gated ? PackedWeights::pack_linear1(linear, true, 2) : PackedWeights::pack_linear2(linear, 2);
   ASSERT_TRUE(packed) << packed.status().message();
-  auto stored = pack::packed_source(*packed, ops);
+  auto stored = pack::packed_source(*packed);
   const pack::Geometry& g = (*source)->geometry();
   EXPECT_EQ((*packed)->k(), g.k);
   EXPECT_EQ((*packed)->n(), g.n);
@@ -182,7 +182,7 @@ TEST(Panel, GateAndUpColumnsInTurn) {
         const Scales scales(2, 2 * half, true);
         weights.linear.interleave = together;
         if (dtype == DType::kInt8) weights.linear.scale = scales.views;
-        auto source = pack::raw_source(weights.linear, true, "weight1", ops);
+        auto source = pack::raw_source(weights.linear, true, "weight1");
         ASSERT_TRUE(source) << source.status().message();
         const pack::Geometry& g = (*source)->geometry();
         int64_t output = 0;
@@ -208,7 +208,7 @@ TEST(Panel, ColumnSumsOfExtremes) {
   linear.scale = {TensorView(scale.data(), DType::kFloat32, {1})};
   auto packed = PackedWeights::pack_linear2(linear, 1);
   ASSERT_TRUE(packed) << packed.status().message();
-  EXPECT_EQ(pack::packed_source(*packed, ops)->panel(0, 0, nullptr).column_sums[0], -128 * k);
+  EXPECT_EQ(pack::packed_source(*packed)->panel(0, 0, nullptr).column_sums[0], -128 * k);
 }
 
 TEST(Panel, NoExperts) {

@@ -27,7 +27,7 @@ inline void decode_e2m1_codes(const kernel::DecodePanel& d) {
   const __m512i table =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
   const __m512i nibble = _mm512_set1_epi8(15);
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kernel::kMxGroup * kGroupBytes;
   auto* strip = static_cast<uint32_t*>(d.strip);
   float* scales = d.scales;
   int32_t* sums = d.sums;
@@ -65,7 +65,7 @@ inline void decode_int4_codes(const kernel::DecodePanel& d) {
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i low_byte =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
-  const auto* group = static_cast<const uint8_t*>(d.stored);
+  const uint8_t* group = kernel::first_group<F32>(d, 4);
   auto* strip = static_cast<uint32_t*>(d.strip);
   float* scales = d.scales;
   int32_t* sums = d.sums;

@@ -1,0 +1,107 @@
+// Panels of 4-bit codes with scales per group of K as a product reads them: codes as u8 operands of vpdpbusd,
+// value + kOffset by one look-up in registers, and the scales of a group.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernel/contract.h"
+
+namespace megamoe::isa_avx512_vnni {
+
+/// Makes E2M1 doubled, -12 .. 12, and int4 unsigned. What it adds to the sum of a group depends on the
+/// activations alone.
+inline constexpr int kOffset = 12;
+
+// Not constexpr: g++ would put copies for the assembly below on the stack.
+inline constinit const int32_t kLowNibbles = 0x0f0f0f0f;
+
+/// 4 k of 16 columns each: the low and the high nibbles of 64 bytes.
+[[gnu::always_inline]] inline __m512i low_codes(const uint8_t* codes, __m512i values) {
+  __m512i nibbles = _mm512_loadu_si512(codes);
+  asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
+  return _mm512_shuffle_epi8(values, nibbles);
+}
+[[gnu::always_inline]] inline __m512i high_codes(const uint8_t* codes, __m512i values) {
+  __m512i nibbles;  // loaded again: a tall tile has no register to keep them in
+  asm("vpsrlw $4, %1, %0" : "=v"(nibbles) : "m"(*reinterpret_cast<const __m512i*>(codes)));
+  asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
+  return _mm512_shuffle_epi8(values, nibbles);
+}
+
+[[gnu::always_inline]] inline __m512i widened_bytes(const uint8_t* bytes) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+
+/// MX groups of 32: doubled values under half of the scale 2^(byte - 127).
+struct E2M1Groups {
+  static constexpr int64_t kGroup = kernel::kMxGroup;
+  static constexpr bool kWhole = true;  ///< the last group is stored whole
+
+  explicit E2M1Groups(const kernel::GroupForm&) {}
+
+  [[gnu::always_inline]] static __m512i values() {
+    return _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  }
+  [[gnu::always_inline]] static int64_t header_bytes() { return kernel::kPanelColumns; }
+  [[gnu::always_inline]] static bool has_zeros() { return false; }
+  [[gnu::always_inline]] static __m512i zeros(const uint8_t*, int) { return _mm512_setzero_si512(); }
+  /// Columns whose half scale is no normal number.
+  [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t* header) {
+    int least = 2, span = 252;
+    asm("" : "+r"(least), "+r"(span) : "r"(header));  // between groups there is no register to keep them in
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(header));
+    return _mm256_cmpgt_epu8_mask(_mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(least))),
+                                  _mm256_set1_epi8(static_cast<char>(span)));
+  }
+  [[gnu::always_inline]] static __m512 scale(const uint8_t* header, int column) {
+    __m512i bits = _mm512_slli_epi32(widened_bytes(header + column), 23);
+    asm("vpsubd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kHalf));
+    return _mm512_castsi512_ps(bits);
+  }
+  static __m512 any_scale(const uint8_t* header, int column) {
+    const __m512i byte = widened_bytes(header + column);
+    __m512i bits = _mm512_castps_si512(scale(header, column));
+    bits = _mm512_mask_sllv_epi32(bits, _mm512_cmplt_epi32_mask(byte, _mm512_set1_epi32(2)),
+                                  _mm512_set1_epi32(0x00200000), byte);
+    bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(byte, _mm512_set1_epi32(255)),
+                                 _mm512_set1_epi32(0x7fc00000));
+    return _mm512_castsi512_ps(bits);
+  }
+
+ private:
+  inline static constinit const int32_t kHalf = 1 << 23;
+};
+
+/// int4 as code + 8, scales of three types, with or without zero points.
+class Int4Groups {
+ public:
+  static constexpr int64_t kGroup = 0;
+  static constexpr bool kWhole = false;
+
+  explicit Int4Groups(const kernel::GroupForm& form)
+      : type_(form.scales), zeros_at_(form.scale_bytes()), header_(form.header_bytes()) {}
+
+  [[gnu::always_inline]] static __m512i values() {
+    return _mm512_broadcast_i32x4(_mm_setr_epi8(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
+  }
+  [[gnu::always_inline]] int64_t header_bytes() const { return header_; }
+  [[gnu::always_inline]] bool has_zeros() const { return header_ != zeros_at_; }
+  [[gnu::always_inline]] __m512i zeros(const uint8_t* header, int column) const {
+    return _mm512_cvtepi8_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(header + zeros_at_ + column)));
+  }
+  [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t*) { return 0; }
+  [[gnu::always_inline]] __m512 scale(const uint8_t* header, int column) const {
+    if (type_ == DType::kFloat32) return _mm512_loadu_ps(header + 4 * column);
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(header + 2 * column));
+    if (type_ == DType::kFloat16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  __m512 any_scale(const uint8_t* header, int column) const { return scale(header, column); }
+
+ private:
+  DType type_;
+  int64_t zeros_at_, header_;
+};
+
+}  // namespace megamoe::isa_avx512_vnni
