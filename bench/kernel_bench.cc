@@ -19,11 +19,23 @@ constexpr int64_t kReduction = 2048;
 constexpr int64_t kMemoryBytes = int64_t{128} << 20;  // larger than the caches
 constexpr int64_t kCacheBytes = int64_t{384} << 10;   // fits the second one
 
+/// How weights are stored, and the name of that.
+struct Weights {
+  kernel::WeightCode code;
+  const char* label;
+  kernel::GroupForm groups = {};
+
+  int64_t group() const {
+    return code == kernel::WeightCode::kE2M1 ? kernel::kMxGroup : groups.group;  // plain kernels ignore it
+  }
+};
+
 /// `rows` rows against one panel after the other, rows split evenly over tiles of the kernel.
-void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, kernel::WeightCode code, int64_t bytes) {
+void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights& form, int64_t bytes) {
+  const kernel::WeightCode code = form.code;
   const int rows = static_cast<int>(state.range(0));
   const int tiles = (rows + gemm.max_rows - 1) / gemm.max_rows;
-  const int64_t one_panel = kernel::stored_panel_bytes(code, gemm.family, kReduction);
+  const int64_t one_panel = kernel::stored_panel_bytes(code, gemm.family, kReduction, form.groups);
   const bool coded = code != kernel::WeightCode::kStrip;
   const int together = coded && rows <= gemm.paired_rows[static_cast<int>(code)] ? 2 : 1;
   const auto run = coded ? gemm.coded_tile[static_cast<int>(code)] : gemm.tile;
@@ -40,7 +52,8 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, kernel::Weight
     state.SkipWithError("out of memory");
     return;
   }
-  std::fill_n(weights->data(), bytes, std::byte{127});  // a scale of 1
+  // A scale of 1 as E8M0, a zero point of 7 below a quarter of a byte's range.
+  std::fill_n(weights->data(), bytes, std::byte{form.groups.zeros ? uint8_t{7} : uint8_t{127}});
   const std::vector<std::byte> codes(static_cast<size_t>(rows * kReduction * element), std::byte{1});
   const std::vector<int32_t> column_sums(kernel::kPanelColumns, static_cast<int32_t>(kReduction));
 
@@ -49,8 +62,10 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, kernel::Weight
     const int begin = rows * i / tiles;
     const int count = rows * (i + 1) / tiles - begin;
     std::byte* out = packed->data() + tile_bytes * static_cast<size_t>(i);
-    gemm.pack_rows(
-        {codes.data() + begin * kReduction * element, kReduction * element, count, kReduction, out});
+    kernel::PackRows pack{codes.data() + begin * kReduction * element, kReduction * element, count,
+                          kReduction, out};
+    pack.group = form.group();
+    gemm.pack_rows(pack);
     kernel::Tile tile{};
     tile.a = out;
     tile.rows = count;
@@ -58,6 +73,8 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, kernel::Weight
     tile.column_sums = column_sums.data();
     tile.c = sums->data();
     tile.panels = together;
+    tile.group = form.group();
+    tile.form = form.groups;
     work.push_back(tile);
   }
 
@@ -81,17 +98,23 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, kernel::Weight
       benchmark::Counter(calls * 1e-9 * static_cast<double>(panel_bytes), benchmark::Counter::kIsRate);
 }
 
-constexpr struct {
-  kernel::WeightCode code;
-  const char* label;
-} kCodes[] = {{kernel::WeightCode::kStrip, ""},
-              {kernel::WeightCode::kE4M3, "/e4m3"},
-              {kernel::WeightCode::kE5M2, "/e5m2"},
-              {kernel::WeightCode::kE2M1, "/e2m1"},
-              {kernel::WeightCode::kInt4, "/int4"}};
+const Weights kWeights[] = {
+    {kernel::WeightCode::kStrip, ""},
+    {kernel::WeightCode::kE4M3, "/e4m3"},
+    {kernel::WeightCode::kE5M2, "/e5m2"},
+    {kernel::WeightCode::kE2M1, "/e2m1"},
+    {kernel::WeightCode::kInt4, "/int4"},
+    {kernel::WeightCode::kInt4Groups, "/int4_32", {32, DType::kBFloat16, false}},
+    {kernel::WeightCode::kInt4Groups, "/int4_128", {128, DType::kBFloat16, false}},
+    {kernel::WeightCode::kInt4Groups, "/int4_128_zeros", {128, DType::kBFloat16, true}},
+    {kernel::WeightCode::kE4M3Groups, "/e4m3_128", {128, DType::kFloat32, false}},
+};
 
 void register_kernels() {
-  for (const kernel::Gemm* gemm : kernel::all_gemms()) {
+  const auto plain = kernel::all_gemms(), groups = kernel::all_group_gemms();
+  std::vector<const kernel::Gemm*> gemms(plain.begin(), plain.end());
+  gemms.insert(gemms.end(), groups.begin(), groups.end());
+  for (const kernel::Gemm* gemm : gemms) {
     const IsaInfo& level = isa_levels()[static_cast<size_t>(gemm->isa)];
     if (!level.runnable) {
       std::printf("skipped %s: %s\n", gemm->name, level.reason.c_str());
@@ -101,15 +124,18 @@ void register_kernels() {
       std::printf("skipped %s: this CPU lacks what it needs beyond %s\n", gemm->name, level.name);
       continue;
     }
-    for (const auto& [code, label] : kCodes) {
-      const int most = code == kernel::WeightCode::kStrip ? 60 : gemm->coded_rows[static_cast<int>(code)];
+    // Group kernels multiply strips with scales beside them, which nothing here makes.
+    const bool strips = std::find(plain.begin(), plain.end(), gemm) != plain.end();
+    for (const Weights& form : kWeights) {
+      const bool strip = form.code == kernel::WeightCode::kStrip;
+      const int most = strip ? (strips ? 60 : 0) : gemm->coded_rows[static_cast<int>(form.code)];
       if (most == 0) continue;
       for (const bool memory : {true, false}) {
-        const std::string name = std::string(gemm->name) + label + (memory ? "" : "/cache");
+        const std::string name = std::string(gemm->name) + form.label + (memory ? "" : "/cache");
         const int64_t bytes = memory ? kMemoryBytes : kCacheBytes;
         auto* bench = benchmark::RegisterBenchmark(
-            name.c_str(), [=](benchmark::State& s) { run_tiles(s, *gemm, code, bytes); });
-        for (int rows : {1, 2, 4, 6, 8, 12, 16, 60}) {
+            name.c_str(), [=](benchmark::State& s) { run_tiles(s, *gemm, form, bytes); });
+        for (int rows : {1, 2, 4, 6, 7, 8, 12, 16, 60}) {
           if (rows <= most) bench->Arg(rows);
         }
         bench->ArgName("rows")->UseRealTime();

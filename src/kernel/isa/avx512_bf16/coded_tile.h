@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "kernel/isa/avx512_bf16/decode.h"
@@ -33,6 +34,9 @@ template <class Codes>
   }
 }
 
+/// Rows whose sums leave registers for the scales of byte codes.
+inline constexpr int kRowsBesideScales = 6;
+
 /// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
 /// has kRowCount, start, add(column halves of a pair of k, activations) and store.
 template <class Level, class Codes, class Sums, int kPanels>
@@ -48,8 +52,12 @@ void tile_coded(const kernel::Tile& t) {
   __mmask32 special = 0;
   Sums sums[kPanels];
   for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
+  constexpr bool kTall = Codes::kBits == 8 && Sums::kRowCount > kRowsBesideScales;
+  using Scales = std::conditional_t<kTall, CachedScales<Codes>, ExponentScales<Codes>>;
   while (codes != end) {
-    ExponentScales<Codes> scales[kPanels];
+    Scales scales[kPanels];
+    // What C will hold comes last: until then its memory holds the scales.
+    if constexpr (kTall) scales[0].change = static_cast<std::byte*>(t.c);
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(codes + p * stride);

@@ -40,6 +40,15 @@ struct E4M3Codes {
   static constexpr auto kMagnitudes = code_magnitudes<3, 7, 128, true>();
   static constexpr int kBits = 8, kLowest = -9, kHighest = 8;
 };
+/// Without marks: for products that scale sums.
+struct PlainE4M3Codes {
+  static constexpr auto kMagnitudes = [] {
+    auto table = E4M3Codes::kMagnitudes;
+    for (uint16_t& bits : table) bits &= 0xfffe;
+    return table;
+  }();
+  static constexpr int kBits = 8;
+};
 struct E5M2Codes {
   static constexpr auto kMagnitudes = code_magnitudes<2, 15, 128, true>();
   static constexpr int kBits = 8, kLowest = -16, kHighest = 15;
@@ -51,15 +60,15 @@ struct E2M1Codes {
 
 /// What the look-ups read, in registers while a panel is decoded.
 struct alignas(64) ByteTables {
-  uint8_t low[128], high[128];  ///< the two bytes of a value, by magnitude
+  uint8_t low[2][64], high[2][64];  ///< the two bytes of a value, by magnitude
   uint8_t order[64];
 
   template <class Codes>
   static consteval ByteTables of() {
     ByteTables tables{};
     for (size_t i = 0; i < 128; ++i) {
-      tables.low[i] = static_cast<uint8_t>(Codes::kMagnitudes[i]);
-      tables.high[i] = static_cast<uint8_t>(Codes::kMagnitudes[i] >> 8);
+      tables.low[i / 64][i % 64] = static_cast<uint8_t>(Codes::kMagnitudes[i]);
+      tables.high[i / 64][i % 64] = static_cast<uint8_t>(Codes::kMagnitudes[i] >> 8);
     }
     // Unpacking takes 8 bytes of each 16: 4 columns of the first half, then 4 of the second half.
     for (size_t i = 0; i < 64; ++i) {
@@ -69,6 +78,10 @@ struct alignas(64) ByteTables {
     return tables;
   }
 };
+
+// Not constexpr: g++ would put copies for the assembly below on the stack.
+template <class Codes>
+inline constinit const ByteTables kByteTables = ByteTables::of<Codes>();
 
 /// What a table holds instead of values: what the scale of a column is added to, or subtracted from. A
 /// decoder loads kPairs pairs of k of 32 columns at a time.
@@ -86,8 +99,10 @@ requires(Codes::kBits == 8) class Decoder<Codes> {
 
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int /*half*/) const {
     const __m512i code = _mm512_permutexvar_epi8(order_, _mm512_loadu_si512(codes));
-    const __m512i low = _mm512_permutex2var_epi8(low_[0], code, low_[1]);
-    const __m512i magnitude = _mm512_permutex2var_epi8(high_[0], code, high_[1]);
+    __m512i low = code, magnitude = code;
+    // Upper halves of the tables from memory: tall tiles need the registers.
+    asm("vpermi2b %2, %1, %0" : "+v"(low) : "v"(low_), "m"(kByteTables<Codes>.low[1]));
+    asm("vpermi2b %2, %1, %0" : "+v"(magnitude) : "v"(high_), "m"(kByteTables<Codes>.high[1]));
     const __m512i high =
         _mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
     return {low, high};
@@ -101,38 +116,58 @@ requires(Codes::kBits == 8) class Decoder<Codes> {
   }
 
  private:
-  static constexpr ByteTables kTables = ByteTables::of<Codes>();
-  __m512i low_[2] = {_mm512_load_si512(kTables.low), _mm512_load_si512(kTables.low + 64)};
-  __m512i high_[2] = {_mm512_load_si512(kTables.high), _mm512_load_si512(kTables.high + 64)};
-  __m512i order_ = _mm512_load_si512(kTables.order);
+  __m512i low_ = _mm512_load_si512(kByteTables<Codes>.low[0]);
+  __m512i high_ = _mm512_load_si512(kByteTables<Codes>.high[0]);
+  __m512i order_ = _mm512_load_si512(kByteTables<Codes>.order);
 };
 
 /// The largest scale under which a nibble's value is normal, as an exponent: values are raised by it in the
 /// table, so that every scale is a subtraction. One that stops at zero leaves zeros alone.
 inline constexpr int kRaised = 126;
 
-/// bfloat16 of every nibble, raised, without the sign of zero. Each word looks its code up by its low bits;
-/// bit 4 is of another code, so that the table stands twice.
+/// Values of nibbles: each word looks its code up by its low five bits.
 struct alignas(64) NibbleTable {
   uint16_t values[32] = {};
   uint8_t order[64] = {};  ///< exchanges bytes 1 and 2 of every dword
 
-  static consteval NibbleTable make() {
+  /// value(index of five bits) as bfloat16 bits.
+  template <class Value>
+  static consteval NibbleTable of(Value value) {
     NibbleTable table;
     for (size_t i = 0; i < 64; ++i) {
       table.order[i] = static_cast<uint8_t>(i % 4 == 1 ? i % 16 + 1 : i % 4 == 2 ? i % 16 - 1 : i % 16);
     }
-    for (size_t i = 0; i < 32; ++i) {
-      if (i % 8 == 0) continue;
-      const int magnitude = (E2M1Codes::kMagnitudes[i % 8] & ~1) + kRaised * 128;
-      table.values[i] = static_cast<uint16_t>(magnitude | static_cast<int>(i / 8 % 2) << 15);
-    }
+    for (size_t i = 0; i < 32; ++i) table.values[i] = value(i);
     return table;
   }
 };
 
+/// bfloat16 of E2M1, raised, without the sign of zero. Bit 4 is of another code: the table stands twice.
+constexpr uint16_t raised_e2m1(size_t index) {
+  if (index % 8 == 0) return 0;
+  const int magnitude = (E2M1Codes::kMagnitudes[index % 8] & ~1) + kRaised * 128;
+  return static_cast<uint16_t>(magnitude | static_cast<int>(index / 8 % 2) << 15);
+}
+
 // Not constexpr: g++ would put copies for the assembly below on the stack.
-inline constinit const NibbleTable kNibbles = NibbleTable::make();
+inline constinit const NibbleTable kNibbles = NibbleTable::of([](size_t i) { return raised_e2m1(i); });
+
+/// Pair number `pair` of the eight k in every dword, as words of which the low four bits count. With bytes 1
+/// and 2 of a dword exchanged, the nibbles of its words are k 0, 4, 2, 6 and 1, 5, 3, 7.
+[[gnu::always_inline]] inline __m512i nibble_pair(__m512i exchanged, int pair) {
+  return _mm512_srli_epi32(exchanged, static_cast<unsigned>(pair % 2 * 8 + pair / 2 * 4));
+}
+[[gnu::always_inline]] inline __m512i exchanged_bytes(const uint8_t* codes) {
+  __m512i words;
+  // Tables from memory: tall tiles need the registers.
+  asm("vpshufb %2, %1, %0" : "=v"(words) : "v"(_mm512_loadu_si512(codes)), "m"(kNibbles.order));
+  return words;
+}
+[[gnu::always_inline]] inline __m512i look_up(__m512i entries, const NibbleTable& table) {
+  __m512i values;
+  asm("vpermw %2, %1, %0" : "=v"(values) : "v"(entries), "m"(table.values));
+  return values;
+}
 
 template <>
 class Decoder<E2M1Codes> {
@@ -141,22 +176,24 @@ class Decoder<E2M1Codes> {
   using Loaded = __m512i;
 
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int half) const {
-    __m512i words = _mm512_loadu_si512(codes + 64 * half);
-    // Tables from memory: tall tiles need the registers.
-    asm("vpshufb %1, %0, %0" : "+v"(words) : "m"(kNibbles.order));
-    return words;
+    return exchanged_bytes(codes + 64 * half);
   }
-  /// With bytes 1 and 2 of a dword exchanged, the nibbles of its words are k 0, 4, 2, 6 and 1, 5, 3, 7.
   [[gnu::always_inline]] __m512i pair(Loaded from, int pair, int /*half*/) const {
-    const int shift = pair % 2 * 8 + pair / 2 * 4;
-    __m512i entries = _mm512_srli_epi32(from, static_cast<unsigned>(shift));
-    asm("vpermw %1, %0, %0" : "+v"(entries) : "m"(kNibbles.values));
-    return entries;
+    return look_up(nibble_pair(from, pair), kNibbles);
   }
   [[gnu::always_inline]] static __m512i value(__m512i raised) {
     return _mm512_subs_epu16(raised, _mm512_set1_epi16(kRaised * 128));
   }
 };
+
+/// The mark of every word.
+struct alignas(64) Marks {
+  uint16_t words[32];
+  consteval Marks() : words() {
+    for (uint16_t& word : words) word = 1;
+  }
+};
+inline constinit const Marks kMarks;
 
 /// A constant that is made again for every group: between groups there is no register to keep it in.
 [[gnu::always_inline]] inline int made_for(const uint8_t* group, int constant) {
@@ -191,6 +228,27 @@ struct ExponentScales {
     } else {
       return _mm512_subs_epu16(entry, change[half]);
     }
+  }
+};
+
+/// The same of codes of a byte where tall tiles have no registers for it: in the cache.
+template <class Codes>
+struct CachedScales {
+  std::byte* change;  ///< 128 bytes, 64-byte aligned
+
+  [[gnu::always_inline]] void load(const uint8_t* scales) {
+    ExponentScales<Codes> loaded;
+    loaded.load(scales);
+    _mm512_store_si512(change, loaded.change[0]);
+    _mm512_store_si512(change + 64, loaded.change[1]);
+  }
+  [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    __mmask32 finite;
+    asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
+    asm("vpaddw %2, %0, %0 %{%1%}"
+        : "+v"(entry)
+        : "Yk"(finite), "m"(*reinterpret_cast<const __m512i*>(change + 64 * half)));
+    return entry;
   }
 };
 

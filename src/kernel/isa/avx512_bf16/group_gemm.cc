@@ -1,8 +1,9 @@
-// Group kernels of the avx512_bf16 level: its plain kernels, group by group.
+// Group kernels of the avx512_bf16 level: its plain kernels, group by group, and tiles straight from codes.
 #include <immintrin.h>
 
 #include "kernel/group_tile.h"
 
+#include "kernel/isa/avx512_bf16/coded_groups.h"
 #include "kernel/kernels.h"
 
 namespace megamoe::isa_avx512_bf16 {
@@ -20,16 +21,33 @@ struct F32 {
   friend F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 };
 
+struct Level {
+  using Vector = F32;
+};
+using Groups = kernel::GroupTile<F32, gemm_bf16, float, kMaxRows>;
+template <class Codes>
+using Coded = CodedGroupTiles<Level, Codes, Bf16Sums, gemm_bf16, kMaxRows>;
+
+void run_int4(const kernel::Tile& t) {
+  if (t.form.zeros ? Coded<Int4GroupCodes<true>>::run(t) : Coded<Int4GroupCodes<false>>::run(t)) return;
+  multiply_groups_by_strips<Level, gemm_bf16>(t, kernel::WeightCode::kInt4Groups);
+}
+void run_e4m3(const kernel::Tile& t) {
+  Coded<E4M3GroupCodes>::run(t);
+}
+
 }  // namespace
 
 constinit const kernel::Gemm group_gemm_bf16 = {
     .name = "bf16_groups_12x32_avx512_bf16",
     .isa = Isa::kAvx512Bf16,
     .family = kernel::Family::kBf16,
-    .max_rows = 12,
-    .packed_bytes = kernel::GroupTile<F32, gemm_bf16, float, 12>::bytes,
-    .pack_rows = kernel::GroupTile<F32, gemm_bf16, float, 12>::pack,
-    .tile = kernel::GroupTile<F32, gemm_bf16, float, 12>::run,
+    .max_rows = kMaxRows,
+    .packed_bytes = Groups::bytes,
+    .pack_rows = Groups::pack,
+    .tile = Groups::run,
+    .coded_rows = {0, 0, 0, 0, 0, kMaxRows, kMaxRows},
+    .coded_tile = {nullptr, nullptr, nullptr, nullptr, nullptr, run_int4, run_e4m3},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512/group_header.h"
 
 namespace megamoe::isa_avx512_vnni {
 
@@ -73,35 +74,19 @@ struct E2M1Groups {
 };
 
 /// int4 as code + 8, scales of three types, with or without zero points.
-class Int4Groups {
- public:
+struct Int4Groups : isa_avx512::GroupHeader {
   static constexpr int64_t kGroup = 0;
   static constexpr bool kWhole = false;
 
-  explicit Int4Groups(const kernel::GroupForm& form)
-      : type_(form.scales), zeros_at_(form.scale_bytes()), header_(form.header_bytes()) {}
+  using GroupHeader::GroupHeader;
 
   [[gnu::always_inline]] static __m512i values() {
     return _mm512_broadcast_i32x4(_mm_setr_epi8(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
   }
-  [[gnu::always_inline]] int64_t header_bytes() const { return header_; }
-  [[gnu::always_inline]] bool has_zeros() const { return header_ != zeros_at_; }
-  [[gnu::always_inline]] __m512i zeros(const uint8_t* header, int column) const {
-    return _mm512_cvtepi8_epi32(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(header + zeros_at_ + column)));
-  }
   [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t*) { return 0; }
-  [[gnu::always_inline]] __m512 scale(const uint8_t* header, int column) const {
-    if (type_ == DType::kFloat32) return _mm512_loadu_ps(header + 4 * column);
-    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(header + 2 * column));
-    if (type_ == DType::kFloat16) return _mm512_cvtph_ps(halves);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  [[gnu::always_inline]] __m512 any_scale(const uint8_t* header, int column) const {
+    return scale(header, column);
   }
-  __m512 any_scale(const uint8_t* header, int column) const { return scale(header, column); }
-
- private:
-  DType type_;
-  int64_t zeros_at_, header_;
 };
 
 }  // namespace megamoe::isa_avx512_vnni
