@@ -26,12 +26,13 @@ class E4M3GroupCodes : public isa_avx512::GroupHeader {
   [[gnu::always_inline]] auto load(const uint8_t* codes, int half) const {
     return decoder_.load(codes, half);
   }
-  [[gnu::always_inline]] __m512i pair(const Decoder<PlainE4M3Codes>::Loaded& from, int pair, int half) const {
+  [[gnu::always_inline]] __m512i pair(const Decoder<PlainE4M3Codes, true>::Loaded& from, int pair,
+                                      int half) const {
     return decoder_.pair(from, pair, half);
   }
 
  private:
-  Decoder<PlainE4M3Codes> decoder_;
+  Decoder<PlainE4M3Codes, true> decoder_;
 };
 
 constexpr uint16_t bf16_of(int value) {

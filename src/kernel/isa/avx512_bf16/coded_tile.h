@@ -44,7 +44,8 @@ void tile_coded(const kernel::Tile& t) {
   constexpr int kPairs = Decoder<Codes>::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
   const int64_t stride = mx_panel_bytes<Codes>(t.k);
-  const Decoder<Codes> decoder;
+  constexpr bool kTall = Codes::kBits == 8 && Sums::kRowCount > kRowsBesideScales;
+  const Decoder<Codes, kTall> decoder;
   const auto* codes = static_cast<const uint8_t*>(t.panel);
   const uint8_t* const end = codes + stride;
   const auto* a = static_cast<const int32_t*>(t.a);
@@ -52,7 +53,6 @@ void tile_coded(const kernel::Tile& t) {
   __mmask32 special = 0;
   Sums sums[kPanels];
   for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
-  constexpr bool kTall = Codes::kBits == 8 && Sums::kRowCount > kRowsBesideScales;
   using Scales = std::conditional_t<kTall, CachedScales<Codes>, ExponentScales<Codes>>;
   while (codes != end) {
     Scales scales[kPanels];

@@ -85,12 +85,13 @@ inline constinit const ByteTables kByteTables = ByteTables::of<Codes>();
 
 /// What a table holds instead of values: what the scale of a column is added to, or subtracted from. A
 /// decoder loads kPairs pairs of k of 32 columns at a time.
-template <class Codes>
+template <class Codes, bool kTall = false>
 class Decoder;
 
 /// Codes of a byte: two look-ups in 128 entries for the two bytes of a value, marked as in code_magnitudes.
-template <class Codes>
-requires(Codes::kBits == 8) class Decoder<Codes> {
+/// Tall tiles have no registers for the upper halves of the tables.
+template <class Codes, bool kTall>
+requires(Codes::kBits == 8) class Decoder<Codes, kTall> {
  public:
   static constexpr int kPairs = 1;
   struct Loaded {
@@ -99,10 +100,8 @@ requires(Codes::kBits == 8) class Decoder<Codes> {
 
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int /*half*/) const {
     const __m512i code = _mm512_permutexvar_epi8(order_, _mm512_loadu_si512(codes));
-    __m512i low = code, magnitude = code;
-    // Upper halves of the tables from memory: tall tiles need the registers.
-    asm("vpermi2b %2, %1, %0" : "+v"(low) : "v"(low_), "m"(kByteTables<Codes>.low[1]));
-    asm("vpermi2b %2, %1, %0" : "+v"(magnitude) : "v"(high_), "m"(kByteTables<Codes>.high[1]));
+    const __m512i low = look_up(low_, code, kByteTables<Codes>.low[1]);
+    const __m512i magnitude = look_up(high_, code, kByteTables<Codes>.high[1]);
     const __m512i high =
         _mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
     return {low, high};
@@ -116,8 +115,18 @@ requires(Codes::kBits == 8) class Decoder<Codes> {
   }
 
  private:
-  __m512i low_ = _mm512_load_si512(kByteTables<Codes>.low[0]);
-  __m512i high_ = _mm512_load_si512(kByteTables<Codes>.high[0]);
+  struct Table {
+    explicit Table(const uint8_t (&bytes)[2][64])
+        : lower(_mm512_load_si512(bytes[0])), upper(_mm512_load_si512(bytes[1])) {}
+    __m512i lower, upper;  ///< the upper half is loaded where it is read in tall tiles
+  };
+  [[gnu::always_inline]] static __m512i look_up(const Table& table, __m512i code,
+                                                const uint8_t (&upper)[64]) {
+    if constexpr (!kTall) return _mm512_permutex2var_epi8(table.lower, code, table.upper);
+    asm("vpermi2b %2, %1, %0" : "+v"(code) : "v"(table.lower), "m"(upper));
+    return code;
+  }
+  Table low_{kByteTables<Codes>.low}, high_{kByteTables<Codes>.high};
   __m512i order_ = _mm512_load_si512(kByteTables<Codes>.order);
 };
 
@@ -169,8 +178,8 @@ inline constinit const NibbleTable kNibbles = NibbleTable::of([](size_t i) { ret
   return values;
 }
 
-template <>
-class Decoder<E2M1Codes> {
+template <bool kTall>
+class Decoder<E2M1Codes, kTall> {
  public:
   static constexpr int kPairs = 4;
   using Loaded = __m512i;
