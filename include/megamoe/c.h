@@ -44,7 +44,7 @@ typedef struct megamoe_tensor {
   int64_t shape[MEGAMOE_MAX_DIMS];
   int64_t strides[MEGAMOE_MAX_DIMS];
 } megamoe_tensor;
-/* A row-major tensor of `dims` sizes. */
+/* A row-major tensor of `dims` sizes; all 0 where `shape` is null. */
 MEGAMOE_API megamoe_tensor megamoe_row_major(void* data, int32_t dtype, int32_t dims, const int64_t* shape);
 
 typedef struct megamoe_group megamoe_group;
@@ -97,7 +97,8 @@ MEGAMOE_API int32_t megamoe_buffer_create(const megamoe_group* group, const mega
 MEGAMOE_API int32_t megamoe_buffer_destroy(megamoe_buffer* buffer);
 MEGAMOE_API void megamoe_buffer_release(megamoe_buffer* buffer);
 MEGAMOE_API int64_t megamoe_buffer_experts_per_rank(const megamoe_buffer* buffer);
-/* Takes part in the next call with an error, in place of megamoe_op_run; returns that error. */
+/* Takes part in the next call with an error, in place of megamoe_op_run; returns that error. `code` is one of
+ * an error, `message` its text. */
 MEGAMOE_API int32_t megamoe_buffer_refuse_call(megamoe_buffer* buffer, int32_t code, const char* message);
 /* Bytes of symmetric memory one rank needs. */
 MEGAMOE_API int32_t megamoe_ccl_buffer_size(int64_t ep_world_size, const megamoe_buffer_config* config,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from . import _core, handles, settings, tensors
-from .errors import Code, invalid_value
+from .errors import Code, invalid_value, plain
 from .group import resolve
 
 __all__ = ["SymmBuffer", "TraceSpan"]
@@ -24,7 +24,7 @@ _DEFAULT_DEADLINE = 60.0
 def _refuse(error: Exception, take_part: Callable[[Code, str], None]) -> NoReturn:
     """Takes part in a collective with an error found before it; raises what all ranks get."""
     try:
-        take_part(getattr(error, "code", Code.SYSTEM), str(error) or type(error).__name__)
+        take_part(getattr(error, "code", Code.SYSTEM), plain(str(error) or type(error).__name__))
     except Exception as verdict:
         if str(verdict) == str(error) and type(verdict) is type(error):
             raise error from None

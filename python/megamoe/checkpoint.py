@@ -73,8 +73,10 @@ class CheckpointLayer:
 
     def __init__(self, checkpoint: Checkpoint, index: int, rank: int, ranks: int, threads: int) -> None:
         rank, ranks = settings.integer("rank", rank), settings.integer("ranks", ranks)
-        if ranks < 1 or not 0 <= rank < ranks:
-            invalid_value(f"rank = {rank}: expected one of {ranks} ranks")
+        if ranks < 1:
+            invalid_value(f"ranks = {ranks}: expected at least 1")
+        if not 0 <= rank < ranks:
+            invalid_value(f"rank = {rank}: expected a value in [0, {ranks}), of so many ranks")
         config, count = checkpoint.config, settings.integer("threads", threads)
         native = checkpoint.native.layer(settings.integer("layer", index), gated=True)
         self.index = index
@@ -166,6 +168,8 @@ class CheckpointLayer:
         Returns:
             y: the shape and type of `x`.
         """
+        if tensors.is_array(x) and x.shape[-1:] != (self.hidden,):
+            invalid_value(f"x has shape {tuple(x.shape)}: expected (..., {self.hidden})")
         rows = x.reshape(-1, self.hidden) if tensors.is_array(x) and x.ndim != 2 else x
         topk_weights, topk_ids = self.route(rows)
         if self.gated:

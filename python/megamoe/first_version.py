@@ -18,6 +18,14 @@ _NAMES = {
     "l2_weights": "weight2",
     "l1_weights_sf": "weight_scales1",
     "l2_weights_sf": "weight_scales2",
+    # What only weights that were packed before can bring.
+    "l1_bias": "bias of weight1",
+    "l2_bias": "bias of weight2",
+    "l1_added_bias": "added bias of weight1",
+    "l2_added_bias": "added bias of weight2",
+    "l1_up": "up of weight1",
+    "weight1_interleave": "order of weight1",
+    "scale_group": "scale group of weight1",
     "weight1_type": "weight1",
     "weight2_type": "weight2",
     "dispatch_quant_out_dtype": "dispatch_quant_out_type",
@@ -52,7 +60,9 @@ def mega_moe_v1(
     SwiGLU, no clamp. Collective over the ranks of `context`, as `mega_moe` is.
 
     The attributes describe the buffer and must agree with it. Its profile decides about limits:
-    "mega_moe_v1" has those of the first version, "cpu" lifts them.
+    "mega_moe_v1" has those of the first version. "cpu" lifts them: the call is then `mega_moe` under these
+    names, and runs what the buffer was made for, also that for which the first version has no argument, such
+    as early router weights, merged rows, topologies and other token types.
 
     Args:
         context: from `get_symm_buffer_for_mega_moe` with dispatch_quant_mode 4 and dispatch_quant_out_dtype
@@ -69,7 +79,8 @@ def mega_moe_v1(
         moe_expert_num: experts of all ranks.
         ep_world_size: number of ranks.
         ccl_buffer_size: bytes of the buffer, at least `context.ccl_buffer_size`.
-        max_recv_token_num: rows one rank can receive; 0 = automatic.
+        max_recv_token_num: rows one rank can receive; 0 = automatic. Under profile "mega_moe_v1" at most T *
+            ep_world_size * min(K, E_local).
         dispatch_quant_mode: 4; the default is not supported, as in the document.
         dispatch_quant_out_type: 23 (float8_e5m2) or 24 (float8_e4m3fn), a torch or NumPy type, or a name.
         combine_quant_mode: 0.
@@ -124,13 +135,14 @@ def mega_moe_v1(
         if settings.text("comm_alg", comm_alg) != context.comm_alg:
             invalid_value(f'comm_alg = "{comm_alg}": expected "{context.comm_alg}", that of context')
         codes = settings.dtype_name("dispatch_quant_out_type", dispatch_quant_out_type)
-        if codes is None or codes != context.token_codes:
-            expected = f"expected {context.token_codes}, that of context"
-            invalid_value(f"dispatch_quant_out_type = {codes}: {expected}")
+        of_context = settings.dtype_name("dispatch_quant_out_type", context.dispatch_quant_out_dtype)
+        if codes != of_context:
+            invalid_value(f"dispatch_quant_out_type = {codes}: expected {of_context}, that of context")
         if settings.integer("ccl_buffer_size", ccl_buffer_size) < context.ccl_buffer_size:
             invalid_value(
                 f"ccl_buffer_size = {ccl_buffer_size}: expected at least {context.ccl_buffer_size} bytes"
             )
+        _check_max_recv_token_num(context, x)
         if x_active_mask is not None:
             invalid_value(f"x_active_mask = {type(x_active_mask).__name__}: expected None")
 
@@ -154,3 +166,16 @@ def _has_bytes(weights: Any) -> bool:
         return any(map(_has_bytes, weights))
     array = weights.data if isinstance(weights, FractalTensor) else weights
     return tensors.is_array(array) and tensors.dtype_of(array) == "uint8"
+
+
+def _check_max_recv_token_num(context: SymmBuffer, x: Any) -> None:
+    """The first document bounds the rows by the tokens of the call, not by the room of the buffer."""
+    if context.profile != "mega_moe_v1" or not tensors.is_array(x) or x.ndim != 2:
+        return
+    slots = min(context.num_topk, context.experts_per_rank)
+    most = x.shape[0] * context.ep_world_size * slots
+    if context.max_recv_token_num > most:
+        invalid_value(
+            f"max_recv_token_num = {context.max_recv_token_num}: expected at most {most}, {x.shape[0]} tokens x "
+            f"{context.ep_world_size} (ep_world_size) x {slots} experts of a rank (profile mega_moe_v1)"
+        )

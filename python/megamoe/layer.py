@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from . import _core, settings, tensors
 from .buffer import SymmBuffer
-from .errors import invalid_type, invalid_value
+from .errors import invalid_type, invalid_value, shown
 from .weights import LinearArguments, native_layers
 
 __all__ = ["mega_moe"]
@@ -279,17 +279,15 @@ def run_call(
 
     def prepare() -> Callable[[], tuple[Any, Any]]:
         check()
-        if call.combine_comm_mode not in (None, buffer.combine_comm_mode):
-            invalid_value(
-                f"combine_comm_mode = {call.combine_comm_mode}: expected that of sym_buffer, "
-                f"{buffer.combine_comm_mode}"
-            )
+        mode, of_buffer = call.combine_comm_mode, buffer.combine_comm_mode
+        if mode is not None and settings.integer("combine_comm_mode", mode) != of_buffer:
+            invalid_value(f"combine_comm_mode = {shown(mode)}: expected that of sym_buffer, {of_buffer}")
         global_bs = settings.integer("global_bs", call.global_bs)
         planned = _plan(buffer, call)
         codes = buffer.token_codes
         x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
         inputs = (
-            tensors.read("x", call.x, x_types, {"uint8": codes or ""}),
+            tensors.read("x", call.x, x_types, {"uint8": codes or ""}, _expected_tokens(buffer)),
             tensors.read_optional("scales", call.scales, _SCALE_TYPES, {"uint8": "float8_e8m0"}),
             tensors.read("topk_ids", call.topk_ids, _ID_TYPES),
             tensors.read("topk_weights", call.topk_weights, _ROUTER_TYPES),
@@ -305,6 +303,14 @@ def run_call(
         return run
 
     return buffer.run_exclusively(prepare)
+
+
+def _expected_tokens(buffer: SymmBuffer) -> tuple[str, ...]:
+    """Types of x that the buffer takes."""
+    codes = buffer.token_codes
+    if codes is not None and buffer.dispatch_quant_mode == 0:
+        return (codes, "uint8")
+    return _TOKEN_TYPES if buffer.profile == "cpu" else _TOKEN_TYPES[:1]
 
 
 def new_results(x: Any, buffer: SymmBuffer) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from . import settings, tensors
-from .errors import invalid_value
+from .errors import invalid_value, shown
 
 __all__ = ["OPERATORS", "Array", "DType", "Operator", "Sequence", "operator", "register_torch_ops"]
 
@@ -37,13 +37,13 @@ def _or_none(convert: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 def _required_dtype(name: str, value: Any) -> str:
     known = settings.dtype_name(name, value)
     if known is None:
-        invalid_value(f"{name} = {value!r}: expected an element type")
+        invalid_value(f"{name} = {shown(value)}: expected an element type")
     return known
 
 
 def _only_none(name: str, value: Any) -> None:
     if value is not None:
-        invalid_value(f"{name} = {value!r}: expected None")
+        invalid_value(f"{name} = {shown(value)}: expected None")
 
 
 _KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _core, packed, settings, tensors
-from .errors import invalid_type, invalid_value
+from .errors import invalid_type, invalid_value, shown
 from .operators import Array, DType, operator
 from .results import Results
 
@@ -39,7 +39,7 @@ def quant_rules() -> dict[str, QuantRule]:
 def rule_named(name: str) -> QuantRule:
     rules = quant_rules()
     if name not in rules:
-        invalid_value(f"rule = {name!r}: expected one of {', '.join(rules)}")
+        invalid_value(f"rule = {shown(name)}: expected one of {', '.join(rules)}")
     return rules[name]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .errors import invalid_type, invalid_value
+from .errors import invalid_type, invalid_value, plain, shown
 
 _INT_BITS = {
     "dispatch_quant_mode": 32,
@@ -40,38 +40,40 @@ def integer(name: str, value: Any) -> int:
         # Sizes that torch.compile follows are ints to it and stay symbols; operator.index would fix their value.
         number = value if isinstance(value, int) else operator.index(value)
     except TypeError:
-        invalid_type(f"{name} = {value!r}: expected an integer")
+        invalid_type(f"{name} = {shown(value)}: expected an integer")
     bits = _INT_BITS.get(name, 64)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
-        invalid_value(f"{name} = {number}: expected an integer of {bits} bits")
+        invalid_value(f"{name} = {shown(number)}: expected an integer of {bits} bits")
     return number
 
 
 def integers(name: str, values: Any) -> list[int]:
     if not isinstance(values, (list, tuple)):
-        invalid_type(f"{name} = {values!r}: expected a list or tuple of integers")
+        invalid_type(f"{name} = {shown(values)}: expected a list or tuple of integers")
     return [integer(f"{name}[{i}]", value) for i, value in enumerate(values)]
 
 
 def number(name: str, value: Any) -> float:
     """`value` as a float; NaN and infinities pass, the library judges them."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
-        invalid_type(f"{name} = {value!r}: expected a number")
+        invalid_type(f"{name} = {shown(value)}: expected a number")
     try:
         return float(value)
-    except (TypeError, ValueError):
-        invalid_type(f"{name} = {value!r}: expected a number")
+    except Exception:  # of arrays, NumPy and torch raise many kinds
+        invalid_type(f"{name} = {shown(value)}: expected a number")
 
 
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        invalid_type(f"{name} = {value!r}: expected a string")
+        invalid_type(f"{name} = {shown(value)}: expected a string")
+    if plain(value) != value:
+        invalid_value(f"{name} = {shown(value)}: expected a string that UTF-8 can encode, without NUL")
     return value
 
 
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        invalid_type(f"{name} = {value!r}: expected True or False")
+        invalid_type(f"{name} = {shown(value)}: expected True or False")
     return bool(value)
 
 
@@ -82,7 +84,7 @@ def dtype_name(name: str, value: Any) -> str | None:
     if isinstance(value, (int, np.integer)) and not isinstance(value, (bool, np.bool_)):
         if int(value) not in CODES:
             invalid_value(
-                f"{name} = {value}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
+                f"{name} = {shown(value)}: expected 1 (int8), 23 (float8_e5m2), 24 (float8_e4m3fn), "
                 "296 (float4_e2m1) or 28 (undefined)"
             )
         value = CODES[int(value)]
@@ -93,13 +95,13 @@ def dtype_name(name: str, value: Any) -> str | None:
     else:
         try:
             known = np.dtype(value).name
-        except TypeError:
-            invalid_type(f"{name} = {value!r}: expected a torch or NumPy type, a name or an operator number")
+        except Exception:  # NumPy and torch raise many kinds for what is no type
+            invalid_type(f"{name} = {shown(value)}: expected a torch or NumPy type, a name or an operator number")
     known = _ALIASES.get(known, known)
     if known == "undefined":
         return None
     if known not in DTYPES:
-        invalid_value(f"{name} = {value!r}: expected an element type of the operator documents, such as int8")
+        invalid_value(f"{name} = {shown(value)}: expected an element type of the operator documents, such as int8")
     return known
 
 
@@ -140,7 +142,7 @@ def deadline_ms(value: Any) -> int:
     """Seconds to whole milliseconds, at least one."""
     seconds = number("deadline", value)
     if not 0 < seconds <= 1e9 or not math.isfinite(seconds):
-        invalid_value(f"deadline = {value!r}: expected seconds, above 0 and at most 1e9")
+        invalid_value(f"deadline = {shown(value)}: expected seconds, above 0 and at most 1e9")
     return max(1, round(seconds * 1000))
 
 
@@ -154,12 +156,12 @@ def activation(
     if params is None:
         params = {}
     if not isinstance(params, dict):
-        invalid_type(f"activation_params = {params!r}: expected a dict with keys alpha, beta, linear_beta")
+        invalid_type(f"activation_params = {shown(params)}: expected a dict with keys alpha, beta, linear_beta")
     for key in params:
         if key not in _ACTIVATION_KEYS:
-            invalid_value(f"activation_params[{key!r}]: expected one of the keys alpha, beta, linear_beta")
+            invalid_value(f"activation_params[{shown(key)}]: expected one of the keys alpha, beta, linear_beta")
     alpha, beta, linear_beta = (
-        None if params.get(key) is None else number(f"activation_params[{key!r}]", params[key])
+        None if params.get(key) is None else number(f"activation_params[{shown(key)}]", params[key])
         for key in _ACTIVATION_KEYS
     )
     limit = None if clamp is None else number("activation_clamp", clamp)

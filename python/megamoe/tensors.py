@@ -64,16 +64,23 @@ def _carrier(value: Any, argument: str = "array") -> tuple[str, Any]:
     return found
 
 
-def read(name: str, value: Any, allowed: tuple[str, ...], stands_for: dict[str, str] | None = None) -> Any:
+def read(
+    name: str,
+    value: Any,
+    allowed: tuple[str, ...],
+    stands_for: dict[str, str] | None = None,
+    expected: tuple[str, ...] = (),
+) -> Any:
     """The array `value` of argument `name` for reading, of one of the `allowed` element types.
 
-    `stands_for` maps a type to the one the library is to see in its place.
+    `stands_for` maps a type to the one the library is to see in its place. `expected` are the types that the
+    text of a refusal names, where the library refuses some of those allowed.
     """
     if not is_array(value):
         invalid_type(f"{name} = {type(value).__name__}: expected a torch tensor or a NumPy array")
     dtype, substitute = _carrier(value, name)
     if dtype not in allowed:
-        invalid_type(f"{name} = {dtype}: expected {' or '.join(allowed)}")
+        invalid_type(f"{name} = {dtype}: expected {' or '.join(expected or allowed)}")
     if stands_for is not None:
         dtype = stands_for.get(dtype, dtype)
     return _core.Input(name, _export(name, value, substitute), dtype)

@@ -235,6 +235,11 @@ class LinearArguments(NamedTuple):
                     why = f"{weights} is packed" if packed else f"there are no {weights}"
                     invalid_value(f"{name} = {type(value).__name__}: expected None, {why}")
         stated = self._stated()
+        if self.prefix and _is_empty(self.weights):
+            for name, value in ((f"{self.prefix}scale_group", self._group()), (self.type_name, stated)):
+                if value:
+                    least = "None" if value is stated else "0"
+                    invalid_value(f"{name} = {value}: expected {least}, there are no {weights}")
         if packed:
             if stated not in (None, self.weights.dtype):
                 self._refuse_type(stated, self.weights.dtype)
@@ -286,7 +291,11 @@ class LinearArguments(NamedTuple):
                 self._refuse_type(stated, kind)
         types.add(kind)
         if fractal and own in (*_WEIGHT_TYPES, "uint8"):
-            return tensors.read_fractal(name, array, kind, value.shape, value.layout)
+            shape = value.shape
+            # The documents tell words of eight int4 from int4; the tiles of both are the same memory.
+            if own == "int32" and value.layout == "FRACTAL_NZ" and shape and shape[-1] % 8 == 0:
+                return tensors.read_fractal(name, array, own, (*shape[:-1], shape[-1] // 8), value.layout)
+            return tensors.read_fractal(name, array, kind, shape, value.layout)
         return tensors.read(name, array, (*_WEIGHT_TYPES, "uint8"), {"uint8": kind})
 
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cctype>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -95,11 +96,46 @@ std::string python_text(std::string_view message) {
 }  // namespace
 
 void raise(const Status& status) {
-  nb::object error =
-      nb::borrow(exception_type(status.code()))(nb::str(python_text(status.message()).c_str()));
+  nb::object error = nb::borrow(exception_type(status.code()))(nb::cast(python_text(status.message())));
   nb::setattr(error, "code", nb::cast(status.code()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
+}
+
+namespace {
+
+[[noreturn]] void refuse(Code code, const char* name, nb::handle value, const char* expected) {
+  constexpr size_t kLongest = 80;
+  std::string shown = nb::cast<std::string>(nb::steal<nb::str>(PyObject_ASCII(value.ptr())));
+  if (shown.size() > kLongest) shown.replace(kLongest - 3, std::string::npos, "...");
+  raise(Status(code, std::string(name) + " = " + shown + ": expected " + expected));
+}
+
+}  // namespace
+
+int to_int(const char* name, nb::handle value) {
+  if (PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr())) {
+    refuse(Code::kInvalidType, name, value, "an integer");
+  }
+  const Py_ssize_t number = PyNumber_AsSsize_t(value.ptr(), nullptr);  // clipped to its range
+  if (number == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    refuse(Code::kInvalidType, name, value, "an integer");
+  }
+  if (number < std::numeric_limits<int>::min() || number > std::numeric_limits<int>::max()) {
+    refuse(Code::kInvalidArgument, name, value, "an integer of 32 bits");
+  }
+  return static_cast<int>(number);
+}
+
+std::string to_text(const char* name, nb::handle value) {
+  if (!nb::isinstance<nb::str>(value)) refuse(Code::kInvalidType, name, value, "a string");
+  std::string text;
+  if (!nb::try_cast(value, text) || text.find('\0') != std::string::npos) {
+    PyErr_Clear();
+    refuse(Code::kInvalidArgument, name, value, "a string that UTF-8 can encode, without NUL");
+  }
+  return text;
 }
 
 void bind_errors(nb::module_& module) {

@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+#include <utility>
+
 #include "megamoe/status.h"
 
 namespace megamoe::python {
@@ -16,6 +19,10 @@ void bind_errors(nanobind::module_& module);
 inline void raise_if_error(const Status& status) {
   if (!status.is_ok()) raise(status);
 }
+
+/// An integer or a text of the caller, or the error that names the argument, as settings.py words it.
+int to_int(const char* name, nanobind::handle value);
+std::string to_text(const char* name, nanobind::handle value);
 
 template <class T>
 T value_or_raise(Result<T> result) {

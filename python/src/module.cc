@@ -65,14 +65,18 @@ void bind_group(nb::module_& module) {
       "One rank's handle on a group of ranks. Making a buffer on a group is collective over its ranks.")
       .def_static("self", &Group::self, "A group of one rank.")
       .def_static(
-          "local", [](int size) { return value_or_raise(Group::local(size)); }, "size"_a,
+          "local", [](nb::handle size) { return value_or_raise(Group::local(to_int("size", size))); },
+          "size"_a.none(), nb::sig("def local(size: int) -> list[Group]"),
           "`size` ranks in this process: a list of handles, each to be used from its own thread.")
       .def_static(
           "shm",
-          [](const std::string& key, int rank, int size) {
-            return value_or_raise(Group::shm(key, rank, size));
+          [](nb::handle key, nb::handle rank, nb::handle size) {
+            const std::string name = to_text("key", key);
+            const int number = to_int("rank", rank);
+            return value_or_raise(Group::shm(name, number, to_int("size", size)));
           },
-          "key"_a, "rank"_a, "size"_a,
+          "key"_a.none(), "rank"_a.none(), "size"_a.none(),
+          nb::sig("def shm(key: str, rank: int, size: int) -> Group"),
           "`size` processes of this host. `key` names the group: all its processes give the same key, and no "
           "other\n"
           "group of the same user does at the same time. Processes meet when they make a buffer.")

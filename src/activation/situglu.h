@@ -24,14 +24,19 @@ template <class V>
 struct SituGlu {
   explicit SituGlu(const ActivationParams& params)
       : beta(V::set(params.beta)),
-        inverse_beta(V::set(1.0f / params.beta)),
+        inverse_beta(V::set(inverse(params.beta))),
         linear_beta(V::set(params.linear_beta)),
-        inverse_linear_beta(V::set(params.linear_beta > 0 ? 1.0f / params.linear_beta : 0.0f)),
+        inverse_linear_beta(V::set(params.linear_beta > 0 ? inverse(params.linear_beta) : 0.0f)),
         bounded(params.linear_beta > 0) {}
   V operator()(V gate, V up) const {
     const V gated = tanh(gate * inverse_beta) * (beta / (exp(V::negate(gate)) + V::set(1.0f)));
     if (bounded) return gated * (linear_beta * tanh(up * inverse_linear_beta));
     return gated * clip(up, V::set(kFloatMax));  // an infinite up must not turn a closed gate into NaN
+  }
+  /// Of the smallest numbers the inverse is no float: an infinity times a gate of 0 would be NaN.
+  static float inverse(float value) {
+    const float result = 1.0f / value;
+    return result < kFloatMax ? result : kFloatMax;
   }
   V beta, inverse_beta, linear_beta, inverse_linear_beta;
   bool bounded;

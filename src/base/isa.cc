@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/isa_choice.h"
+#include "base/quoted.h"
 
 namespace megamoe {
 namespace base {
@@ -84,7 +85,7 @@ Result<Isa> level_of_name(const char* argument, std::string_view name) {
                                           ": this machine cannot run it, it lacks " + missing);
   }
   return Status(Code::kInvalidArgument,
-                std::string(argument) + " = " + std::string(name) + ": expected one of " + known_names());
+                std::string(argument) + " = " + shortened(name) + ": expected one of " + known_names());
 }
 
 const IsaChoice& choice_of_this_machine() {

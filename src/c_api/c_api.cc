@@ -5,6 +5,7 @@
 #include "c_api/convert.h"
 #include "c_api/guard.h"
 #include "megamoe/version.h"
+#include "moe/limits.h"
 
 struct megamoe_group {
   megamoe::Group group;
@@ -44,7 +45,7 @@ Status pack(const megamoe_linear_weights* weights, const char* name, megamoe_pac
             Result<std::shared_ptr<const PackedWeights>> (*make)(const LinearWeights&, bool, int), bool gated,
             int32_t threads) {
   if (packed == nullptr) return null_argument("packed");
-  auto converted = to_weights(weights, name);
+  auto converted = to_weights(weights, name, moe::kMaxExperts);
   if (!converted) return converted.status();
   auto made = make(*converted, gated, threads);
   if (!made) return made.status();
@@ -52,9 +53,10 @@ Status pack(const megamoe_linear_weights* weights, const char* name, megamoe_pac
   return Status::ok();
 }
 
-Status optional_weights(const megamoe_linear_weights* given, const char* name, LinearWeights& out) {
+Status optional_weights(const megamoe_linear_weights* given, const char* name, int64_t most_experts,
+                        LinearWeights& out) {
   if (given == nullptr) return Status::ok();
-  auto converted = to_weights(given, name);
+  auto converted = to_weights(given, name, most_experts);
   if (!converted) return converted.status();
   out = std::move(*converted);
   return Status::ok();
@@ -72,15 +74,19 @@ Status create_op(const megamoe_buffer* buffer, const megamoe_layer* layer, megam
   if (given.packed2 != nullptr) converted.packed2 = given.packed2->packed;
   if (given.shared_packed1 != nullptr) converted.shared_packed1 = given.shared_packed1->packed;
   if (given.shared_packed2 != nullptr) converted.shared_packed2 = given.shared_packed2->packed;
+  const int64_t experts = buffer->buffer->experts_per_rank();
   const struct {
     const char* name;
     const megamoe_linear_weights* given;
+    int64_t most_experts;
     LinearWeights& out;
-  } weights[] = {{"weight1", given.weight1, converted.weight1},
-                 {"weight2", given.weight2, converted.weight2},
-                 {"shared_weight1", given.shared_weight1, converted.shared_weight1},
-                 {"shared_weight2", given.shared_weight2, converted.shared_weight2}};
-  for (const auto& w : weights) MEGAMOE_RETURN_IF_ERROR(optional_weights(w.given, w.name, w.out));
+  } weights[] = {{"weight1", given.weight1, experts, converted.weight1},
+                 {"weight2", given.weight2, experts, converted.weight2},
+                 {"shared_weight1", given.shared_weight1, moe::kMaxSharedExperts, converted.shared_weight1},
+                 {"shared_weight2", given.shared_weight2, moe::kMaxSharedExperts, converted.shared_weight2}};
+  for (const auto& w : weights) {
+    MEGAMOE_RETURN_IF_ERROR(optional_weights(w.given, w.name, w.most_experts, w.out));
+  }
   MEGAMOE_RETURN_IF_ERROR(to_optional_dtype(given.shared_expert_quant_out_dtype, "layer",
                                             "shared_expert_quant_out_dtype",
                                             converted.shared_expert_quant_out_dtype));
@@ -170,7 +176,7 @@ int32_t megamoe_dtype(const char* name) {
 megamoe_tensor megamoe_row_major(void* data, int32_t dtype, int32_t dims, const int64_t* shape) {
   megamoe::TensorRef row_major;
   row_major.dims = std::clamp(dims, 0, MEGAMOE_MAX_DIMS);
-  std::copy_n(shape, row_major.dims, row_major.shape);
+  if (shape != nullptr) std::copy_n(shape, row_major.dims, row_major.shape);
   row_major.set_contiguous();
   row_major.data = data;
   row_major.dtype = static_cast<megamoe::DType>(dtype);
@@ -266,7 +272,16 @@ int64_t megamoe_buffer_experts_per_rank(const megamoe_buffer* buffer) {
 int32_t megamoe_buffer_refuse_call(megamoe_buffer* buffer, int32_t code, const char* message) {
   return api::guarded([&] {
     if (buffer == nullptr) return api::null_argument("buffer");
-    return buffer->buffer->refuse_call(Status(static_cast<Code>(code), message == nullptr ? "" : message));
+    Status why(static_cast<Code>(code), message == nullptr ? "" : message);
+    // The other ranks are in the call already: it ends with an error whatever stands here.
+    if (code <= 0 || code > static_cast<int32_t>(Code::kDataLoss)) {
+      why = Status(Code::kInvalidArgument, "code = " + std::to_string(code) +
+                                               ": expected that of an error, 1 to " +
+                                               std::to_string(static_cast<int32_t>(Code::kDataLoss)));
+    } else if (message == nullptr) {
+      why = Status(Code::kInvalidArgument, "message = null: expected the text of the error");
+    }
+    return buffer->buffer->refuse_call(why);
   });
 }
 

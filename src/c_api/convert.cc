@@ -39,10 +39,17 @@ Result<Tensor> to_tensor(const megamoe_tensor* given, const char* name) {
   return t;
 }
 
-Result<std::vector<TensorView>> to_list(const megamoe_tensor* tensors, int64_t count, const char* name) {
+/// A longer list than `most` is refused before it is read.
+Result<std::vector<TensorView>> to_list(const megamoe_tensor* tensors, int64_t count, const char* name,
+                                        int64_t most) {
   if (count < 0 || (count > 0 && tensors == nullptr)) {
     return Status(Code::kInvalidArgument,
                   std::string(name) + " has " + std::to_string(count) + " tensors: expected a list of them");
+  }
+  if (count > most) {
+    return Status(Code::kInvalidArgument, std::string(name) + " has " + std::to_string(count) +
+                                              " tensors: expected one, or one per expert, of at most " +
+                                              std::to_string(most) + " experts");
   }
   std::vector<TensorView> list;
   for (int64_t i = 0; i < count; ++i) {
@@ -124,7 +131,8 @@ Result<BufferOptions> to_options(const megamoe_buffer_options* options) {
   return result;
 }
 
-Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name) {
+Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name,
+                                 int64_t most_experts) {
   megamoe_linear_weights w;
   megamoe_init_linear_weights(&w, sizeof w);
   MEGAMOE_RETURN_IF_ERROR(read_struct(weights, name, w));
@@ -141,7 +149,8 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
                {".added_bias", w.added_bias, w.added_bias_count, result.added_bias},
                {".zero", w.zero, w.zero_count, result.zero}};
   for (const auto& list : lists) {
-    auto converted = to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str());
+    auto converted =
+        to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str(), most_experts);
     if (!converted) return converted.status();
     list.out = std::move(*converted);
   }

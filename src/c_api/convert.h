@@ -38,7 +38,9 @@ Status read_struct(const Struct* given, const char* name, Struct& known) {
 Status to_optional_dtype(int32_t number, const char* name, const char* field, DType& out);
 Result<BufferConfig> to_config(const megamoe_buffer_config* config);
 Result<BufferOptions> to_options(const megamoe_buffer_options* options);
-Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name);
+/// `most_experts`: of the rank, or of any layer where that is not known.
+Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name,
+                                 int64_t most_experts);
 /// Activation only; the weights are the caller's to fill in.
 Activation to_activation(const megamoe_layer& layer);
 Result<TensorView> to_view(const megamoe_tensor* tensor, const char* name);

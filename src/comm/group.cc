@@ -1,6 +1,7 @@
 // The public handle of a group: checks the arguments and picks the transport.
 #include "megamoe/group.h"
 
+#include "base/quoted.h"
 #include "comm/group_state.h"
 #include "comm/limits.h"
 #include "comm/local.h"
@@ -31,7 +32,7 @@ Result<std::vector<Group>> Group::local(int size) {
 
 Result<Group> Group::shm(const std::string& key, int rank, int size) {
   if (key.empty() || key.size() > comm::kMaxKeyBytes) {
-    return Status(Code::kInvalidArgument, "key = \"" + key + "\" of " + std::to_string(key.size()) +
+    return Status(Code::kInvalidArgument, "key = " + base::quoted(key) + " of " + std::to_string(key.size()) +
                                               " bytes: expected 1 to " + std::to_string(comm::kMaxKeyBytes));
   }
   MEGAMOE_RETURN_IF_ERROR(check_size(size));

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/strides.h"
+
 namespace megamoe::format {
 
 std::string type_list(const std::vector<DType>& types) {
@@ -40,7 +42,7 @@ Status check_extents(const TensorView& tensor, const char* name) {
     return Status(Code::kInvalidArgument,
                   std::string(name) + " = null: expected memory of shape " + tensor.shape_text());
   }
-  return Status::ok();
+  return base::check_strides(tensor, name);
 }
 
 Status check_plain(const TensorView& tensor, const char* name) {

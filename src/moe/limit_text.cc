@@ -71,7 +71,7 @@ std::string value_text(ParameterKind kind, int64_t value) {
       return activation::kActivations[value].name;
     case ParameterKind::kClamp:
       return value == static_cast<int64_t>(ClampValue::kNone)      ? "none"
-             : value >= static_cast<int64_t>(ClampValue::kLargest) ? "the largest float32"
+             : value == static_cast<int64_t>(ClampValue::kLargest) ? "the largest float32"
                                                                    : float_text(value);
     case ParameterKind::kPresence:
       return value == static_cast<int64_t>(Given::kNone) ? "none" : "one";

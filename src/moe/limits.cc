@@ -6,6 +6,7 @@
 #include <string>
 
 #include "activation/params.h"
+#include "base/quoted.h"
 #include "comm/limits.h"
 #include "megamoe/tensor.h"
 #include "moe/limit_rows.h"
@@ -133,7 +134,7 @@ Result<Profile> find_profile(std::string_view name) {
     if (name == info.name) return info.profile;
     names += (names.empty() ? "" : ", ") + std::string(info.name);
   }
-  return Status(Code::kInvalidArgument, "profile = \"" + std::string(name) + "\": expected one of " + names);
+  return Status(Code::kInvalidArgument, "profile = " + base::quoted(name) + ": expected one of " + names);
 }
 
 Status check_limits(Profile profile, LimitStage stage, const Quantities& quantities) {
@@ -151,10 +152,22 @@ Status check_limits(Profile profile, LimitStage stage, const Quantities& quantit
   return Status::ok();
 }
 
-bool allows(Profile profile, Parameter behaviour) {
+namespace {
+
+bool allows_value(Profile profile, Parameter parameter, int64_t value) {
   return std::none_of(std::begin(kLimits), std::end(kLimits), [&](const Limit& limit) {
-    return holds_for(limit, profile) && limit.parameter == behaviour && !limit.allowed.set.contains(true);
+    return holds_for(limit, profile) && limit.parameter == parameter && !limit.when[0].used &&
+           !limit.allowed.set.contains(value);
   });
+}
+
+}  // namespace
+
+bool allows(Profile profile, Parameter behaviour) {
+  return allows_value(profile, behaviour, true);
+}
+bool allows(Profile profile, Parameter parameter, DType type) {
+  return allows_value(profile, parameter, static_cast<int64_t>(type));
 }
 
 std::vector<LimitText> limit_texts(Profile profile) {

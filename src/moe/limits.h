@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "megamoe/status.h"
+#include "megamoe/tensor.h"
 
 namespace megamoe::moe {
 
+/// Most experts of all ranks.
+inline constexpr int64_t kMaxExperts = int64_t{1} << 20;
 /// Most shared experts of one rank.
 inline constexpr int64_t kMaxSharedExperts = 4;
 
@@ -71,6 +74,8 @@ Status check_limits(Profile profile, LimitStage stage, const Quantities& quantit
 /// Whether the limits of a profile allow what no single rank's arguments show: kRepeatedExperts,
 /// kUnequalTokens.
 bool allows(Profile profile, Parameter behaviour);
+/// Whether a profile takes a type, by the limits that have no condition.
+bool allows(Profile profile, Parameter parameter, DType type);
 
 /// One limit as text.
 struct LimitText {

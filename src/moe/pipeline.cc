@@ -29,7 +29,8 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
   if (local.is_ok()) {
     local = owner.token_map.build(
         args.topk_ids, args.x_active_mask.present() ? args.x_active_mask : TensorView(),
-        {owner.config.num_experts, !moe::allows(owner.profile, moe::Parameter::kRepeatedExperts)});
+        {owner.config.num_experts, !moe::allows(owner.profile, moe::Parameter::kRepeatedExperts),
+         owner.config.profile});
   }
   MEGAMOE_RETURN_IF_ERROR(
       owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, moe::with_global_bs(mark, args.global_bs)));

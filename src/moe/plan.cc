@@ -87,11 +87,13 @@ Status make_source(const LinearInput& in, const pack::ExpectedSizes& expected, L
     MEGAMOE_RETURN_IF_ERROR(check_no_tensors(in.raw, in.name, "beside packed"));
     plan.source = pack::packed_source(in.packed);
   }
-  if (plan.geometry().gated == in.gated) return pack::check_sizes(plan.geometry(), in.name, expected);
+  MEGAMOE_RETURN_IF_ERROR(pack::check_sizes(plan.geometry(), in.name, expected));
+  if (plan.geometry().gated == in.gated) return Status::ok();
+  const std::string linear1 =
+      in.gated ? "true, the activation has a gate" : "false, the activation has no gate";
   return Status(Code::kInvalidArgument,
-                in.name + " was packed for " +
-                    (plan.geometry().gated ? "a gated activation" : "an activation without gate") +
-                    ": expected the form that the activation needs");
+                in.name + " was packed with gated = " + (in.gated ? "false" : "true") + ": expected " +
+                    (in.name.ends_with('1') ? linear1 : "weights of a second layer"));
 }
 
 // Sources of both layers and their shapes; the scenario is chosen afterwards. `experts` < 0 takes what

@@ -108,8 +108,7 @@ void add_layer(const Layer& layer, const ActivationPlan& activation, DType token
   q.set(kActivation, activation.kind);
   const std::optional<double>& clamp = layer.activation.clamp;
   if (clamp) {  // a number >= 0, or -0: the plan of the activation has checked it
-    const float value = std::min(std::abs(static_cast<float>(*clamp)), activation::kFloatMax);
-    q.set(kActivationClamp, std::bit_cast<uint32_t>(value));
+    q.set(kActivationClamp, std::bit_cast<uint32_t>(std::abs(static_cast<float>(*clamp))));
   } else {
     q.set(kActivationClamp, ClampValue::kNone);
   }

@@ -1,8 +1,13 @@
 // Tuning files: JSON in, entries out, every field checked.
 #include "moe/tuning.h"
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
 #include "base/cpu.h"
 #include "base/json.h"
+#include "base/quoted.h"
 #include "moe/scenarios.h"
 
 namespace megamoe {
@@ -177,6 +182,10 @@ Result<std::shared_ptr<const Tuning>> Tuning::parse(std::string_view text, const
 }
 
 Result<std::shared_ptr<const Tuning>> Tuning::read(const std::string& path) {
+  if (!std::ifstream(path)) {
+    return Status(Code::kInvalidArgument, "tuning file " + base::quoted(path) + " cannot be opened, " +
+                                              std::strerror(errno) + ": expected a file of `megamoe tune`");
+  }
   const auto file = base::parse_json_file(path, size_t{1} << 20);
   if (!file) return file.status();
   auto impl = std::make_unique<Impl>();

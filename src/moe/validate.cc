@@ -7,6 +7,8 @@
 #include <string>
 
 #include "base/memory.h"
+#include "base/quoted.h"
+#include "base/strides.h"
 #include "moe/limits.h"
 #include "moe/overlap.h"
 #include "moe/quantities.h"
@@ -83,10 +85,20 @@ Status expect_type(const char* name, const auto& tensor, std::initializer_list<D
                 std::string(name) + " has type " + dtype_name(tensor.dtype) + ": expected " + expected);
 }
 
-Status expect_data(const char* name, const auto& tensor) {
-  if (tensor.data != nullptr || tensor.elements() == 0) return Status::ok();
-  return Status(Code::kInvalidArgument, std::string(name) + " has no data: expected " +
-                                            std::to_string(tensor.elements()) + " elements");
+Status expect_data(const char* name, const TensorView& tensor) {
+  if (tensor.data == nullptr && tensor.elements() != 0) {
+    return Status(Code::kInvalidArgument, std::string(name) + " has no data: expected " +
+                                              std::to_string(tensor.elements()) + " elements");
+  }
+  return base::check_strides(tensor, name);
+}
+
+Status expect_apart(const char* name, const TensorView& tensor) {
+  const bool overlap = tensor.dims == 1 ? tensor.shape[0] > 1 && tensor.strides[0] == 0  //
+                                        : elements_overlap(tensor);
+  if (!overlap) return Status::ok();
+  return Status(Code::kInvalidArgument, std::string(name) + " has strides " + base::strides_text(tensor) +
+                                            ": expected elements that do not overlap");
 }
 
 }  // namespace
@@ -125,7 +137,7 @@ Status check_config(const BufferConfig& config, int64_t ranks) {
   Result<const Codec*> codec = find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   if (!codec) return codec.status();
   if (!config.comm_alg.empty()) {
-    return Status(Code::kInvalidArgument, "comm_alg = \"" + config.comm_alg + "\": expected \"\"");
+    return Status(Code::kInvalidArgument, "comm_alg = " + base::quoted(config.comm_alg) + ": expected \"\"");
   }
   return check_code_rows(**codec, config.hidden, "dispatch_quant_out_dtype");
 }
@@ -143,7 +155,7 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
     std::string names;
     for (const ActivationRow& r : kActivations) names += (names.empty() ? "" : ", ") + std::string(r.name);
     return Status(Code::kInvalidArgument,
-                  "activation = \"" + activation.name + "\": expected one of " + names);
+                  "activation = " + base::quoted(activation.name) + ": expected one of " + names);
   }
   if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
     return Status(Code::kInvalidArgument,
@@ -154,7 +166,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   const bool clamps = activation.clamp && *activation.clamp > 0 && *activation.clamp < 3.4028234e38;
   if (clamps && !row->takes_clamp) {
     return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
-                                              ": expected none for activation " + activation.name);
+                                              ": expected none, 0 or the largest float32 for activation " +
+                                              activation.name);
   }
   MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "alpha", row->takes_alpha, activation.alpha));
   MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "beta", row->takes_beta, activation.beta));
@@ -196,7 +209,9 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
   MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));
   const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
   MEGAMOE_RETURN_IF_ERROR(codes ? expect_type("x", args.x, {config.dispatch_quant_out_dtype})
-                                : expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16}));
+                          : allows(profile, Parameter::kXType, DType::kFloat16)
+                              ? expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16})
+                              : expect_type("x", args.x, {DType::kBFloat16}));
   if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
     return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
                                               std::to_string(config.hidden) + ")");
@@ -240,12 +255,8 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
   }
   MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16, DType::kFloat16}));
   MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {tokens, config.hidden}));
-  MEGAMOE_RETURN_IF_ERROR(expect_data("y", args.y));
-  if (elements_overlap(view(args.y))) {
-    return Status(Code::kInvalidArgument, "y has strides (" + std::to_string(args.y.strides[0]) + ", " +
-                                              std::to_string(args.y.strides[1]) +
-                                              "): expected elements that do not overlap");
-  }
+  MEGAMOE_RETURN_IF_ERROR(expect_data("y", view(args.y)));
+  MEGAMOE_RETURN_IF_ERROR(expect_apart("y", view(args.y)));
   // A row of x is read before the row of y in its place is written.
   const bool in_place = args.x.data == args.y.data && args.x.strides[0] == args.y.strides[0] &&
                         dtype_bits(args.x.dtype) == dtype_bits(args.y.dtype);
@@ -255,7 +266,8 @@ Status check_call(const CallArgs& args, const BufferConfig& config, int64_t expe
   if (args.expert_token_nums.present()) {
     MEGAMOE_RETURN_IF_ERROR(expect_type("expert_token_nums", args.expert_token_nums, {DType::kInt32}));
     MEGAMOE_RETURN_IF_ERROR(expect_shape("expert_token_nums", args.expert_token_nums, {experts_of_rank}));
-    MEGAMOE_RETURN_IF_ERROR(expect_data("expert_token_nums", args.expert_token_nums));
+    MEGAMOE_RETURN_IF_ERROR(expect_data("expert_token_nums", view(args.expert_token_nums)));
+    MEGAMOE_RETURN_IF_ERROR(expect_apart("expert_token_nums", view(args.expert_token_nums)));
   }
   return Status::ok();
 }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/memory.h"
+#include "base/strides.h"
 #include "pack/panel_source.h"
 #include "pack/weight_matrix.h"
 #include "pack/weight_types.h"
@@ -116,6 +117,10 @@ Status check_rows(const std::vector<TensorView>& rows, const Geometry& g, const 
                    dtype_name(g.dtype) + " weights");
   }
   const bool stacked = rows.size() == 1 && rows[0].dims == static_cast<int>(shape.size()) + 1;
+  if (rows.size() == 1 && !stacked && g.experts > 1) {
+    return invalid(name + " has shape " + rows[0].shape_text() + ": expected " + text_of(true) + ", or " +
+                   text(g.experts) + " tensors of shape " + text_of(false));
+  }
   if (!stacked && static_cast<int64_t>(rows.size()) != g.experts) {
     return invalid(name + " has " + std::to_string(rows.size()) + " tensors: expected one of shape " +
                    text_of(true) + " or " + text(g.experts) + " of shape " + text_of(false));
@@ -137,6 +142,7 @@ Status check_rows(const std::vector<TensorView>& rows, const Geometry& g, const 
     if (t.data == nullptr && g.experts > 0) {
       return invalid(who + " has no data: expected memory of shape " + t.shape_text());
     }
+    MEGAMOE_RETURN_IF_ERROR(base::check_strides(t, who));
   }
   return Status::ok();
 }
@@ -241,6 +247,13 @@ bool sizes_fit(const Geometry& g) {
 Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char* name,
                               const ExpectedSizes& expected) {
   const std::string who = name;
+  // Before strides of words become those of the eight int4 in each.
+  for (const auto* list : {&given.weight, &given.up}) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      MEGAMOE_RETURN_IF_ERROR(
+          base::check_strides((*list)[i], indexed(list == &given.up ? who + ".up" : who, i, list->size())));
+    }
+  }
   const LinearWeights weights = with_nibbles(given);
   auto sizes = check_tensors(weights.weight, weights.k_last, who);
   if (!sizes) return sizes.status();

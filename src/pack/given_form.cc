@@ -5,10 +5,11 @@ namespace megamoe::pack {
 namespace {
 
 // A stacked tensor has one dimension more than one of an expert, which has 2 as a weight, and 1 or 3 as
-// scales.
-GivenTensors given(const std::vector<TensorView>& tensors, bool weight) {
+// scales. Beside stacked weights of several experts one tensor is meant to be stacked, whatever its shape.
+GivenTensors given(const std::vector<TensorView>& tensors, bool weight, bool several = false) {
   if (tensors.empty()) return {};
-  return {tensors[0].dtype, tensors.size() == 1 && tensors[0].dims % 2 == (weight ? 1 : 0)};
+  const bool stacked = several || tensors[0].dims % 2 == (weight ? 1 : 0);
+  return {tensors[0].dtype, tensors.size() == 1 && stacked};
 }
 
 }  // namespace
@@ -16,9 +17,10 @@ GivenTensors given(const std::vector<TensorView>& tensors, bool weight) {
 GivenForm given_form(const LinearWeights& weights) {
   GivenForm form;
   form.weight = given(weights.weight, true);
-  form.scale = given(weights.scale, false);
-  form.bias = given(weights.bias, false);
-  form.added_bias = given(weights.added_bias, false);
+  const bool several = form.weight.stacked && weights.weight[0].shape[0] > 1;
+  form.scale = given(weights.scale, false, several);
+  form.bias = given(weights.bias, false, several);
+  form.added_bias = given(weights.added_bias, false, several);
   if (!weights.weight.empty()) form.layout = weights.weight[0].layout;
   form.k_last = weights.k_last;
   form.up = !weights.up.empty();

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/strides.h"
+
 namespace megamoe::route {
 namespace {
 
@@ -70,6 +72,7 @@ Status check_shape(const TensorView& tensor, const std::string& name, std::initi
                   name + " has shape " + tensor.shape_text() + ": expected " + extents(shape));
   }
   if (!fits(tensor)) return too_large(tensor, name);
+  MEGAMOE_RETURN_IF_ERROR(base::check_strides(tensor, name));
   if (dtype_bits(tensor.dtype) >= 8 || tensor.elements() == 0) return Status::ok();
   const int last = tensor.dims - 1;
   if (tensor.shape[last] % 2 != 0) {

@@ -55,9 +55,11 @@ Status TokenMap::build(const TensorView& topk_ids, const TensorView& active, con
       if (limits.distinct && id >= 0) {
         for (int64_t other = 0; other < slot; ++other) {
           if (read_id(topk_ids, token, other) == id) {
-            return Status(Code::kInvalidArgument, slot_name(token, slot) + " = " + std::to_string(id) +
-                                                      ": expected experts distinct within a token, slot " +
-                                                      std::to_string(other) + " has the same");
+            return Status(Code::kInvalidArgument,
+                          slot_name(token, slot) + " = " + std::to_string(id) +
+                              ": expected experts distinct within a token, slot " + std::to_string(other) +
+                              " has the same" + (limits.profile.empty() ? "" : " (profile ") +
+                              std::string(limits.profile) + (limits.profile.empty() ? "" : ")"));
           }
         }
       }

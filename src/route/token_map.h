@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "megamoe/status.h"
@@ -14,7 +15,8 @@ namespace megamoe::route {
 /// What is allowed in topk_ids.
 struct TokenMapLimits {
   int64_t experts = 0;
-  bool distinct = false;  ///< the same expert twice in a token is an error
+  bool distinct = false;          ///< the same expert twice in a token is an error
+  std::string_view profile = {};  ///< that forbids it
 };
 
 /// The map of one call on one rank. Memory is reserved for the largest call, so that build() allocates

@@ -95,7 +95,7 @@ static void test_layer(int packed) {
   }
   layer.tuning_file = "/nowhere/tuning.json";
   CHECK(megamoe_op_create(buffer, &layer, &op) != 0);
-  CHECK(strstr(megamoe_last_error(), "/nowhere/tuning.json cannot be opened") != NULL);
+  CHECK(strstr(megamoe_last_error(), "tuning file \"/nowhere/tuning.json\" cannot be opened") != NULL);
   layer.tuning_file = NULL;
   CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
   CHECK(strstr(megamoe_op_describe(op), "block sizes from: defaults") != NULL);
@@ -132,9 +132,106 @@ static void test_layer(int packed) {
   CHECK(megamoe_op_run(op, &call) == 0);
   CHECK(megamoe_buffer_refuse_call(buffer, kInvalidArgument, "not today") == kInvalidArgument);
   CHECK(strstr(megamoe_last_error(), "not today") != NULL);
+  CHECK(error_is(megamoe_buffer_refuse_call(buffer, 99, NULL), kInvalidArgument,
+                 "code = 99: expected that of an error, 1 to 11"));
+  CHECK(error_is(megamoe_buffer_refuse_call(buffer, 0, "well"), kInvalidArgument,
+                 "code = 0: expected that of an error, 1 to 11"));
+  CHECK(error_is(megamoe_buffer_refuse_call(buffer, kInvalidType, NULL), kInvalidArgument,
+                 "message = null: expected the text of the error"));
+  CHECK(megamoe_op_run(op, &call) == 0);
 
   CHECK(megamoe_buffer_destroy(buffer) == 0);
   CHECK(megamoe_op_run(op, &call) == kClosed);
+  megamoe_op_release(op);
+  megamoe_buffer_release(buffer);
+}
+
+/* Two tokens and two experts of width 2, whose tensors lead outside memory in one way each. */
+static void test_memory(void) {
+  static uint16_t rows[4], outputs[4], both[2 * 2 * 2], second[2 * 1 * 2];
+  static int32_t slots[2], counts[2];
+  static float router[2];
+  const int64_t matrix[2] = {2, 2}, column[2] = {2, 1}, vector[1] = {2};
+  const int64_t shape1[3] = {2, 2, 2}, shape2[3] = {2, 1, 2};
+  const int32_t bfloat16 = megamoe_dtype("bfloat16");
+  const megamoe_tensor tx = megamoe_row_major(rows, bfloat16, 2, matrix);
+  const megamoe_tensor tids = megamoe_row_major(slots, megamoe_dtype("int32"), 2, column);
+  const megamoe_tensor trouter = megamoe_row_major(router, megamoe_dtype("float32"), 2, column);
+  const megamoe_tensor ty = megamoe_row_major(outputs, bfloat16, 2, matrix);
+  const megamoe_tensor tnums = megamoe_row_major(counts, megamoe_dtype("int32"), 1, vector);
+  megamoe_tensor tensor1 = megamoe_row_major(both, bfloat16, 3, shape1);
+  megamoe_tensor tensor2 = megamoe_row_major(second, bfloat16, 3, shape2);
+  megamoe_tensor wrong;
+  megamoe_linear_weights weights1, weights2;
+  megamoe_buffer_config config;
+  megamoe_layer layer;
+  megamoe_call call;
+  megamoe_group* group = NULL;
+  megamoe_buffer* buffer = NULL;
+  megamoe_op* op = NULL;
+
+  fill_config(&config);
+  config.num_experts = 2;
+  config.hidden = 2;
+  CHECK(megamoe_group_self(&group) == 0);
+  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
+  megamoe_group_release(group);
+  megamoe_init_linear_weights(&weights1, sizeof weights1);
+  megamoe_init_linear_weights(&weights2, sizeof weights2);
+  weights1.weight = &tensor1;
+  weights2.weight = &tensor2;
+  weights1.weight_count = (int64_t)1 << 40;
+  weights2.weight_count = 1;
+  megamoe_init_layer(&layer, sizeof layer);
+  layer.weight1 = &weights1;
+  layer.weight2 = &weights2;
+  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
+                 "weight1 has 1099511627776 tensors: expected one, or one per expert, of at most 2 experts"));
+  weights1.weight_count = 1;
+  tensor1.strides[1] = INT64_MAX / 2;
+  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
+                 "weight1 has strides (4, 4611686018427387903, 1): expected elements within 2^56 bytes"));
+  tensor1.strides[1] = 2;
+  tensor2.strides[0] = INT64_MIN;
+  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
+                 "weight2 has strides (-9223372036854775808, 2, 1): expected elements within 2^56 bytes"));
+  tensor2.strides[0] = 2;
+  CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
+
+  megamoe_init_call(&call, sizeof call);
+  call.topk_ids = &tids;
+  call.topk_weights = &trouter;
+  call.y = &ty;
+  call.expert_token_nums = &tnums;
+  wrong = tx;
+  wrong.strides[0] = INT64_MAX;
+  call.x = &wrong;
+  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
+                 "x has strides (9223372036854775807, 1): expected elements within 2^56 bytes"));
+  call.x = &tx;
+  wrong = ty;
+  wrong.strides[1] = INT64_MIN;
+  call.y = &wrong;
+  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
+                 "y has strides (2, -9223372036854775808): expected elements within 2^56 bytes"));
+  call.y = &ty;
+  wrong = tids;
+  wrong.strides[0] = (int64_t)1 << 60;
+  call.topk_ids = &wrong;
+  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
+                 "topk_ids has strides (1152921504606846976, 1): expected elements within 2^56 bytes"));
+  call.topk_ids = &tids;
+  wrong = tnums;
+  wrong.strides[0] = 0;
+  call.expert_token_nums = &wrong;
+  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
+                 "expert_token_nums has strides (0,): expected elements that do not overlap"));
+  call.expert_token_nums = &tnums;
+  CHECK(megamoe_op_run(op, &call) == 0);
+  CHECK(counts[0] == 2 && counts[1] == 0);
+
+  wrong = megamoe_row_major(rows, bfloat16, 2, NULL);
+  CHECK(wrong.dims == 2 && wrong.shape[0] == 0 && wrong.shape[1] == 0);
   megamoe_op_release(op);
   megamoe_buffer_release(buffer);
 }
@@ -291,6 +388,7 @@ int main(void) {
   CHECK(strlen(megamoe_version()) > 0);
   test_layer(0);
   test_layer(1);
+  test_memory();
   test_options();
   test_versions();
   test_profile();

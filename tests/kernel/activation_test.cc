@@ -122,6 +122,17 @@ TEST_P(ActivationTest, NanOnlyFromNan) {
   }
 }
 
+TEST_P(ActivationTest, SituGluOfTheSmallestBetaIsNoNan) {
+  // 1 / beta is no float below 2^-128.
+  for (const float small : {std::numeric_limits<float>::denorm_min(), 1e-40f, 2e-39f}) {
+    for (const float g : {-kInfinity, -1.0f, -0.0f, 0.0f, 1e-40f, 1.0f, kInfinity}) {
+      const ActivationParams gate{.beta = small}, linear{.beta = 1, .linear_beta = small};
+      EXPECT_NEAR(apply(ActivationKind::kSituGlu, gate, g, 3), 0, 1e-38) << small << " g " << g;
+      EXPECT_NEAR(apply(ActivationKind::kSituGlu, linear, 3, g), 0, 1e-38) << small << " u " << g;
+    }
+  }
+}
+
 TEST_P(ActivationTest, ClampLimitsGateAboveAndUpOnBothSides) {
   const ActivationParams seven{.clamp = 7.0f};
   const ActivationParams none;

@@ -221,7 +221,8 @@ TEST(TuningFile, RefusesOthersByName) {
       Tuning::parse(level.dump(), "f").status().message().rfind("f: layers[0].isa = turbo: expected", 0), 0u);
   EXPECT_EQ(Tuning::parse("{", "f").status().message().rfind("f: not valid JSON", 0), 0u);
   EXPECT_EQ(Tuning::read("/nowhere/at all").status().message(),
-            "/nowhere/at all cannot be opened: No such file or directory");
+            "tuning file \"/nowhere/at all\" cannot be opened, No such file or directory: expected a file of "
+            "`megamoe tune`");
 }
 
 }  // namespace

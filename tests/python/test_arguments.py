@@ -56,6 +56,11 @@ BUFFER = [
     ("deadline", "soon", TypeError, "'soon'"),
     ("trace", 1, TypeError, "1"),
     ("tuning", 1, TypeError, "1"),
+    ("profile", "y" * 5000, ValueError, '...": expected one of cpu,'),
+    ("comm_alg", "y" * 5000, ValueError, '...": expected ""'),
+    ("isa", "y" * 5000, ValueError, "...: expected one of generic"),
+    ("profile", "\ud800", ValueError, "expected a string that UTF-8 can encode"),
+    ("dispatch_quant_out_dtype", torch.zeros(2), TypeError, "expected a torch or NumPy type"),
 ]
 
 
@@ -212,6 +217,27 @@ CALL = [
     ("transpose_weight1", 1, TypeError, "1"),
     ("transpose_weight2", None, TypeError, "None"),
     ("combine_comm_mode", 1, ValueError, "0"),
+    ("combine_comm_mode", np.zeros(2), TypeError, "expected an integer"),
+    ("combine_comm_mode", torch.zeros(2), TypeError, "expected an integer"),
+    ("combine_comm_mode", "0", TypeError, "expected an integer"),
+    ("combine_comm_mode", False, TypeError, "expected an integer"),
+    ("shared_scale_group", 7, ValueError, "= 7: expected 0, there are no shared_l1_weights"),
+    ("shared_scale_group", -5, ValueError, "= -5: expected 0, there are no shared_l1_weights"),
+    ("shared_weight1_type", "int8", ValueError, "= int8: expected None, there are no shared_l1_weights"),
+    ("shared_weight2_type", 24, ValueError, "expected None, there are no shared_l2_weights"),
+    ("weight1_type", torch.zeros(2, 2), TypeError, "expected a torch or NumPy type"),
+    ("weight1_type", torch.empty(2, device="meta"), TypeError, "expected a torch or NumPy type"),
+    ("activation", "a\ud800", ValueError, r"'a\ud800': expected a string that UTF-8 can encode"),
+    ("activation", "a\0b", ValueError, r"'a\x00b': expected a string that UTF-8 can encode, without NUL"),
+    ("activation", "y" * 5000, ValueError, '...": expected one of swiglu,'),
+    ("activation", "\u00e9" * 5000, ValueError, '...": expected one of swiglu,'),
+    ("activation", np.zeros((5, 64)), TypeError, "...: expected a string"),
+    ("activation_params", np.zeros((5, 64)), TypeError, "...: expected a dict with keys"),
+    ("activation_params", {"y" * 5000: 1.0}, ValueError, "...]: expected one of the keys alpha"),
+    ("activation_clamp", "y" * 5000, TypeError, "...: expected a number"),
+    ("activation_clamp", torch.empty(1, device="meta"), TypeError, "expected a number"),
+    ("weight2_type", "y" * 5000, ValueError, "...: expected an element type"),
+    ("weight1_interleave", 10**5000, ValueError, "<int>: expected an integer of 64 bits"),
 ]
 QUANTISED_CALL = [
     ("l1_weights_sf", None, ValueError, ""),
@@ -313,8 +339,17 @@ def test_swapped_packed_weights(good):
         megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=packed.l2, l2_weights=packed.l1))
     wide = np.concatenate([LAYER.l2, LAYER.l2], axis=1)
     plain = megamoe.pack_weights(LAYER.l1, wide, gated=False, threads=1)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError) as caught:
         megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=plain.l1))
+    assert "l1_weights was packed with gated = false: expected true, the activation has a gate" in str(caught.value)
+    with pytest.raises(ValueError) as caught:
+        megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=packed.l1, activation="gelu"))
+    assert "l1_weights was packed with gated = true: expected false, the activation has no gate" in str(caught.value)
+    # Sizes are looked at before, as of weights that are not packed.
+    few = megamoe.pack_weights(LAYER.l1[:3], wide[:3], gated=False, threads=1)
+    for weights in (LAYER.l1[:3], few.l1):
+        with pytest.raises(ValueError, match="l1_weights has experts 3: expected 4"):
+            megamoe.mega_moe(sym_buffer=buffer, **LAYER.call(l1_weights=weights))
 
 
 @pytest.mark.parametrize(
@@ -349,10 +384,24 @@ def test_pack_weights(name, value, kind, text):
         (lambda: megamoe.Group.shm("k", 2, 2), ValueError, "2"),
         (lambda: megamoe.Group.shm("k", -1, 2), ValueError, "-1"),
         (lambda: megamoe.Group.shm("k", 0, 0), ValueError, "0"),
-        (lambda: megamoe.Group.shm(7, 0, 1), TypeError, ""),
+        (lambda: megamoe.Group.shm(7, 0, 1), TypeError, "key = 7: expected a string"),
+        (lambda: megamoe.Group.shm("\ud800", 0, 1), ValueError, "expected a string that UTF-8 can encode"),
+        (lambda: megamoe.Group.shm("a\0b", 0, 1), ValueError, "expected a string that UTF-8 can encode, without NUL"),
+        (lambda: megamoe.Group.shm("k" * 5000, 0, 1), ValueError, "of 5000 bytes: expected 1 to"),
+        (lambda: megamoe.Group.shm("k", 0.0, 1), TypeError, "rank = 0.0: expected an integer"),
+        (lambda: megamoe.Group.shm("k", 0, True), TypeError, "size = True: expected an integer"),
+        (lambda: megamoe.Group.local("2"), TypeError, "size = '2': expected an integer"),
+        (lambda: megamoe.Group.local(None), TypeError, "size = None: expected an integer"),
+        (lambda: megamoe.Group.local(1 << 70), ValueError, "expected an integer of 32 bits"),
+        (lambda: megamoe.Group.local("y" * 500), TypeError, "...: expected an integer"),
     ],
 )
 def test_group(make, kind, text):
     with pytest.raises(kind) as caught:
         make()
     assert text in str(caught.value)
+    assert isinstance(caught.value.code, megamoe.Code)
+
+
+def test_numpy_integers_make_groups():
+    assert [group.rank for group in megamoe.Group.local(np.int64(2))] == [0, 1]

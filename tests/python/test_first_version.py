@@ -294,6 +294,83 @@ def test_a_wrong_attribute_under_compile_reaches_every_rank():
         assert "moe_expert_num = 7: expected 6, that of context" in str(result)
 
 
+def on_two_ranks(profile, settings=None, attributes=None, **changes):
+    """Results of the smallest layer, its buffer and its arguments changed."""
+    layer, groups = Smallest(), megamoe.Group.local(2)
+
+    def work(rank):
+        tokens, l1, l2, sf1, sf2 = layer.tensors(rank)
+        with layer.buffer(groups[rank], profile, **settings or {}) as buffer:
+            arguments = dict(context=buffer, **tokens, weight1=l1, weight2=l2, weight_scales1=sf1, weight_scales2=sf2)
+            arguments |= dict(moe_expert_num=6, ep_world_size=2, ccl_buffer_size=buffer.ccl_buffer_size)
+            arguments |= dict(dispatch_quant_mode=4, dispatch_quant_out_type=23)
+            arguments |= attributes or {}
+            return megamoe.ops.mega_moe_v1(**arguments | {name: make(arguments) for name, make in changes.items()})
+
+    return in_threads(work, 2)
+
+
+@pytest.mark.parametrize("profile, rows, good", [("mega_moe_v1", 18, True), ("mega_moe_v1", 19, False), ("cpu", 19, True)])
+def test_max_recv_token_num_is_bounded_by_the_tokens_of_the_call(profile, rows, good):
+    settings = dict(num_max_tokens_per_rank=8, max_recv_token_num=rows)
+    for result in on_two_ranks(profile, settings, dict(max_recv_token_num=rows)):
+        if good:
+            assert not isinstance(result, Exception), result
+            continue
+        assert isinstance(result, ValueError)
+        assert "max_recv_token_num = 19: expected at most 18, 3 tokens x 2 (ep_world_size) x 3 " in str(result)
+
+
+@pytest.mark.parametrize(
+    "profile, changes, kind, text",
+    [
+        (
+            "mega_moe_v1",
+            dict(weight_scales1=lambda a: a["weight_scales1"].reshape(3, 1024, 128)),
+            ValueError,
+            "weight_scales1 has shape (3, 1024, 128): expected (3, 1024, 64, 2), or 3 tensors of shape (1024, 64, 2)",
+        ),
+        ("mega_moe_v1", dict(x=lambda a: a["x"].astype(np.float32)), TypeError, "x = float32: expected bfloat16"),
+        ("cpu", dict(x=lambda a: a["x"].astype(np.float32)), TypeError, "x = float32: expected bfloat16 or float16"),
+        (
+            "mega_moe_v1",
+            dict(
+                weight1=lambda a: megamoe.pack_weights(
+                    a["weight1"],
+                    a["weight2"],
+                    l1_sf=a["weight_scales1"],
+                    l2_sf=a["weight_scales2"],
+                    l1_bias=np.zeros((3, 1024), np.float32),
+                    threads=1,
+                ).l1,
+                weight_scales1=lambda a: None,
+            ),
+            ValueError,
+            ": bias of weight1 is given: expected none (profile mega_moe_v1)",
+        ),
+    ],
+    ids=itertools.count(),
+)
+def test_texts_of_the_first_version(profile, changes, kind, text):
+    for result in on_two_ranks(profile, **changes):
+        assert isinstance(result, kind), result
+        assert text in str(result)
+        assert not str(result).endswith(("uint8", "e5m2"))
+
+
+def test_a_buffer_of_other_tokens_is_named_by_them():
+    settings = dict(dispatch_quant_mode=2, dispatch_quant_out_dtype="int8")
+    for result in on_two_ranks("cpu", settings, dict(dispatch_quant_mode=2)):
+        assert "dispatch_quant_out_type = float8_e5m2: expected int8, that of context" in str(result)
+
+
+def test_profile_cpu_runs_what_the_buffer_was_made_for():
+    """A thin layer over mega_moe: early router weights have no argument here."""
+    late, early = on_two_ranks("cpu"), on_two_ranks("cpu", dict(topk_weights_type=1))
+    for (y, _), (other, _) in zip(late, early):
+        assert np.isfinite(other.astype(np.float32)).all() and not np.array_equal(bits(y), bits(other))
+
+
 @pytest.mark.parametrize("global_bs", [0, 6, 8, 1024])
 def test_global_bs_has_room_for_the_tokens_of_all_ranks(global_bs):
     layer, groups = Smallest(), megamoe.Group.local(2)
