@@ -99,7 +99,7 @@ struct PackRows {
   int rows;             ///< 1 .. max_rows
   int64_t k;
   void* out;  ///< packed_bytes(rows, k) bytes, 64-byte aligned
-  // Group kernels only.
+  // Group kernels only. Rows for E2M1 weights: E2M1 values x 2 as s8, or E4M3 values as bf16.
   int64_t group = 0;  ///< k per group, one of kGroupSizes
   const float* scales =
       nullptr;                ///< first row: a factor per group, powers of two with the s8 family, or null
@@ -150,6 +150,11 @@ struct Gemm {
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
   uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
+
+  /// Whether it multiplies panels of a code, as they are stored or by way of a strip.
+  bool takes(WeightCode code) const {
+    return tile != nullptr || coded_tile[static_cast<int>(code)] != nullptr;
+  }
 };
 
 using activation::ActivationKind;

@@ -64,12 +64,12 @@ bool has_features(uint32_t features) {
   return (features & ~base::this_cpu().features) == 0;
 }
 
-const Gemm& highest(std::span<const Gemm* const> gemms, Family family, Isa isa) {
+const Gemm& highest(std::span<const Gemm* const> gemms, Family family, WeightCode code, Isa isa) {
   if (isa == Isa::kAmx && !amx_fault().empty()) isa = Isa::kAvx512Bf16;
   const Gemm* best = nullptr;
   for (const Gemm* gemm : gemms) {
     if (gemm->family != family || gemm->isa > isa || !has_features(gemm->features)) continue;
-    if (best == nullptr || gemm->isa >= best->isa) best = gemm;
+    if (gemm->takes(code) && (best == nullptr || gemm->isa >= best->isa)) best = gemm;
   }
   return *best;  // the generic level has both families
 }
@@ -98,14 +98,18 @@ bool runnable(const Gemm& gemm) {
 }
 
 const Gemm& gemm_for(Family family, Isa isa) {
-  return highest(kGemms, family, isa);
+  return highest(kGemms, family, WeightCode::kStrip, isa);
 }
-const Gemm& group_gemm_for(Family family, Isa isa) {
-  return highest(kGroupGemms, family, isa);
+const Gemm& group_gemm_for(Family family, WeightCode code, Isa isa) {
+  return highest(kGroupGemms, family, code, isa);
 }
 
 Family e2m1_family(Isa isa) {
-  return isa >= Isa::kAvx512 ? Family::kS8 : Family::kBf16;
+  return isa >= Isa::kAvx2 ? Family::kS8 : Family::kBf16;
+}
+bool multiplies_e4m3_by_e2m1(Isa isa) {
+  constexpr WeightCode kCode = WeightCode::kE2M1;
+  return group_gemm_for(Family::kBf16, kCode, isa).coded_tile[static_cast<int>(kCode)] != nullptr;
 }
 
 const RowOps& row_ops_for(Isa isa) {

@@ -21,10 +21,13 @@ bool runnable(const Gemm& gemm);
 /// The kernel of the highest level not above `isa`, the last in kernels.inc that this machine's features
 /// allow; amx kernels only where they pass their check (self_check.h).
 const Gemm& gemm_for(Family family, Isa isa);
-const Gemm& group_gemm_for(Family family, Isa isa);
+/// With scales per group, for panels of a code.
+const Gemm& group_gemm_for(Family family, WeightCode code, Isa isa);
 /// The family in which a level multiplies E2M1 by E2M1 faster: both are exact inside a group. Measured; one
 /// choice per level, so that a row has the same bits in any batch.
 Family e2m1_family(Isa isa);
+/// Whether a level multiplies E4M3 by E2M1 as integers, group by group; otherwise by the values in bf16.
+bool multiplies_e4m3_by_e2m1(Isa isa);
 const RowOps& row_ops_for(Isa isa);
 
 /// From stored panels of a code to strips of a family; null where there is nothing to decode.

@@ -1,6 +1,6 @@
 // The private memory of a buffer: rows between the stages, strips and rows of each thread, shared experts.
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "moe/buffer.h"
 #include "pack/panel_source.h"
@@ -10,10 +10,15 @@ namespace moe {
 namespace {
 
 // The kernels of a level.
-std::array<const kernel::Gemm*, 2 * kernel::kFamilyCount> gemms_of(Isa isa) {
-  using kernel::Family;
-  return {&kernel::gemm_for(Family::kBf16, isa), &kernel::gemm_for(Family::kS8, isa),
-          &kernel::group_gemm_for(Family::kBf16, isa), &kernel::group_gemm_for(Family::kS8, isa)};
+std::vector<const kernel::Gemm*> gemms_of(Isa isa) {
+  std::vector<const kernel::Gemm*> gemms;
+  for (const kernel::Family family : {kernel::Family::kBf16, kernel::Family::kS8}) {
+    gemms.push_back(&kernel::gemm_for(family, isa));
+    for (int code = 0; code < kernel::kWeightCodeCount; ++code) {
+      gemms.push_back(&kernel::group_gemm_for(family, static_cast<kernel::WeightCode>(code), isa));
+    }
+  }
+  return gemms;
 }
 
 // Packed activations of one block, the largest of all kernels' needs.

@@ -92,7 +92,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
       if (panel.column_sums != nullptr) tile.column_sums = panel.column_sums;
       tile.group = g.group();
       tile.form = g.form;
-      tile.row_scaled = tile.group != 0 && codec.has_factors(g.family);
+      tile.row_scaled = tile.group != 0 && codec.has_factors(tile.group);
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, t);
         tile.a = packed(t);

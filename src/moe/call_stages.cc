@@ -98,7 +98,7 @@ void Call::share_nothing(int64_t token, const Scratch& scratch) {
 void Call::add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
                       kernel::PackRows& pack) {
   pack.group = linear.geometry().group();
-  if (pack.group == 0 || !codec.has_factors(linear.geometry().family)) return;
+  if (pack.group == 0 || !codec.has_factors(pack.group)) return;
   pack.scales = rows.factors(row);
   pack.scale_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
 }
@@ -115,11 +115,12 @@ void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   kernel::PackRows pack{};
   pack.codes = rows.code_row(arrived);
   pack.row_bytes = static_cast<ptrdiff_t>(rows.code_stride);
+  const bool factors = codec.has_factors(linear.geometry().group());
   if (codec.decodes()) {
     for (int64_t r = 0; r < count; ++r) {
       codec.decode(*plan_.ops, linear.geometry().family, rows.code_row(arrived + r),
                    rows.scale_row(arrived + r), k, reinterpret_cast<float*>(scratch.row),
-                   rows.operand(place + r), rows.factors(place + r));
+                   rows.operand(place + r), factors ? rows.factors(place + r) : nullptr);
     }
     pack.codes = rows.operand(place);
     pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
@@ -143,13 +144,15 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
   kernel::PackRows pack{};
   pack.codes = rows.activated(begin);
   pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
+  const bool factors = codec.has_factors(linear.geometry().group());
   if (codec.encodes()) {
     for (int64_t row = begin; row < end; ++row) {
       codec.encode(*plan_.ops, rows.activated(row), scenario.activated(), k, rows.mid_codes(row),
                    rows.mid_scales(row));
       if (!codec.decodes()) continue;
       codec.decode(*plan_.ops, linear.geometry().family, rows.mid_codes(row), rows.mid_scales(row), k,
-                   reinterpret_cast<float*>(scratch.row), rows.operand(row), rows.factors(row));
+                   reinterpret_cast<float*>(scratch.row), rows.operand(row),
+                   factors ? rows.factors(row) : nullptr);
     }
     pack.codes = codec.decodes() ? static_cast<const void*>(rows.operand(begin)) : rows.mid_codes(begin);
     pack.row_bytes =

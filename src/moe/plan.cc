@@ -109,20 +109,24 @@ Status make_sources(int64_t experts, const LinearInput& first, const LinearInput
   return Status::ok();
 }
 
-void bind_kernel(kernel::Family family, Isa isa, const Blocking& blocking, LinearPlan& linear) {
+void bind_kernel(const Codec& rows, kernel::Family family, Isa isa, const Blocking& blocking,
+                 LinearPlan& linear) {
   linear.blocking = blocking;
   const bool e2m1 = linear.geometry().code == kernel::WeightCode::kE2M1;
   if (e2m1 && family == kernel::Family::kS8) family = kernel::e2m1_family(isa);
-  linear.source->decode_to(family);
+  const bool e4m3 = rows.is_mx() && rows.codes() == DType::kFloat8E4M3;
+  const bool integers = family == kernel::Family::kS8 || (e4m3 && kernel::multiplies_e4m3_by_e2m1(isa));
+  linear.source->decode_to(family, e2m1 && integers);
   const pack::Geometry& g = linear.geometry();
-  linear.gemm = g.group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, isa);
+  linear.gemm =
+      g.group() == 0 ? &kernel::gemm_for(family, isa) : &kernel::group_gemm_for(family, g.code, isa);
   if (g.code != kernel::WeightCode::kStrip) linear.decode = kernel::decoder_for(family, g.code, isa);
 }
 
 void bind_kernels(const Scenario& scenario, Isa isa, const Blocking& blocking, ExpertPlan& plan) {
   plan.scenario = &scenario;
-  bind_kernel(scenario.family1, isa, blocking, plan.linear1);
-  bind_kernel(scenario.family2, isa, blocking, plan.linear2);
+  bind_kernel(*scenario.token_codec, scenario.family1, isa, blocking, plan.linear1);
+  bind_kernel(*scenario.requantise_codec, scenario.family2, isa, blocking, plan.linear2);
 }
 
 }  // namespace

@@ -137,8 +137,14 @@ void Codec::decode(const kernel::RowOps& ops, kernel::Family family, const void*
     for (int64_t g = 0; g < groups; ++g) factors[g] = 0.5f * format::e8m0_to_float(exponents[g]);
     return;
   }
-  if (is_mx()) {
+  if (is_mx() && factors == nullptr) {
     dequantise(scales);
+  } else if (is_mx()) {
+    constexpr int kOne = 127;
+    std::memset(factors, kOne, static_cast<size_t>(info.scale_bytes(n)));
+    dequantise(factors);
+    for (int64_t g = 0; g < groups; ++g)
+      factors[g] = format::e8m0_to_float(static_cast<const uint8_t*>(scales)[g]);
   } else {
     std::fill_n(factors, info.scale_columns(n), 1.0f);
     dequantise(factors);

@@ -37,13 +37,12 @@ struct Codec {
   bool decodes() const { return encodes() && quant::rule_info(*rule).group != 0; }
   /// True where scales are powers of two for groups of 32.
   bool is_mx() const { return encodes() && quant::rule_info(*rule).scales == DType::kFloat8E8M0; }
-  /// True where a product of `family` takes a factor for each group beside what decode() gives.
-  bool has_factors(kernel::Family family) const {
-    return decodes() && (!is_mx() || family == kernel::Family::kS8);
-  }
-  /// What a product of `family` takes for a row of n codes; `values` is scratch of n. MX as bfloat16: the
-  /// values, exact but for subnormals, which lose bits. Other groups as bfloat16: the codes, and their scales
-  /// as factors. MX E2M1 as s8: 2 x code, and factors of 2^(byte - 128).
+  /// True where a product with `group` k per group, 0 for one over the whole of K, takes a factor for each
+  /// group beside what decode() gives.
+  bool has_factors(int64_t group) const { return decodes() && (!is_mx() || group != 0); }
+  /// What a product of `family` takes for a row of n codes; `values` is scratch of n. MX as bfloat16 without
+  /// factors: the values, exact but for subnormals, which lose bits. Groups as bfloat16: the codes, and their
+  /// scales as factors. MX E2M1 as s8: 2 x code, and factors of 2^(byte - 128).
   void decode(const kernel::RowOps& ops, kernel::Family family, const void* codes, const void* scales,
               int64_t n, float* values, void* out, float* factors = nullptr) const;
 };

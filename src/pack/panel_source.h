@@ -34,6 +34,7 @@ struct Geometry {
   kernel::WeightCode code = kernel::WeightCode::kStrip;
   ScaleKind scales = ScaleKind::kNone;
   kernel::GroupForm form;
+  bool mx_groups = false;  ///< the product is one of codes, group by group, where the scales are MX
   bool has_bias = false;
   bool has_added_bias = false;  ///< beside a bias that is a shift, or alone
   int64_t experts = 0;
@@ -50,10 +51,7 @@ struct Geometry {
   int64_t strip_bytes() const { return kernel::panel_bytes(family, k) + 2 * group_rows_bytes(); }
   /// k per group of the product; 0 where it runs over the whole of K. E2M1 is multiplied as bfloat16 with the
   /// scales in its values, or as integers.
-  int64_t group() const {
-    const bool integers = code == kernel::WeightCode::kE2M1 && family == kernel::Family::kS8;
-    return integers ? kernel::kMxGroup : form.group;
-  }
+  int64_t group() const { return mx_groups ? kernel::kMxGroup : form.group; }
   /// Bytes of 32 floats for each group.
   int64_t group_rows_bytes() const {
     return group() == 0 ? 0 : kernel::groups_of(k, group()) * kernel::kPanelColumns * 4;
@@ -100,8 +98,9 @@ class PanelSource {
   virtual void announce_rows(int64_t /*expert*/, int64_t /*index*/) const {}
   /// Address of the stored panel for prefetching, or null where panels are made on demand.
   virtual const std::byte* stored(int64_t expert, int64_t index) const = 0;
-  /// Chooses the family that codes are decoded to, where there is a choice.
-  void decode_to(kernel::Family family) {
+  /// Chooses the family that codes are decoded to, where there is a choice, and whether MX scales stay apart.
+  void decode_to(kernel::Family family, bool mx_groups) {
+    geometry_.mx_groups = mx_groups;
     if (geometry_.code != kernel::WeightCode::kStrip) geometry_.family = family;
   }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/cpu.h"
 #include "format/bf16.h"
 #include "format/float4_e2m1.h"
 #include "format/float8_e4m3.h"
@@ -47,7 +48,11 @@ struct Problem {
     std::mt19937 random(seed);
     for (int64_t i = 0; i < rows * k; ++i) {
       const int code = static_cast<int>(random() % 256) - 128;
-      a.push_back(is_s8() ? static_cast<float>(code) : static_cast<float>(code) / 16);
+      if (way.code == WeightCode::kE2M1) {
+        a.push_back(is_s8() ? draw(static_cast<uint8_t>(code), 0) : e4m3(static_cast<uint8_t>(code)));
+      } else {
+        a.push_back(is_s8() ? static_cast<float>(code) : static_cast<float>(code) / 16);
+      }
     }
     // Weights without zero points, with any, and with those of four bits.
     std::vector<int> least(static_cast<size_t>(groups * kPanelColumns), -8);
@@ -84,6 +89,8 @@ struct Problem {
       }
     }
   }
+  /// Any E4M3 value but NaN.
+  static float e4m3(uint8_t byte) { return (byte & 0x7f) == 0x7f ? 0 : format::e4m3_to_float(byte); }
   const Gemm& gemm() const { return *way.gemm; }
   bool is_s8() const { return gemm().family == Family::kS8; }
   size_t code_bytes() const { return is_s8() ? 1 : 2; }
@@ -97,6 +104,10 @@ struct Problem {
   }
 
   /// The largest weight whose negative is one, too.
+  float largest_of_rows() const {
+    if (way.code != WeightCode::kE2M1) return 127;
+    return is_s8() ? 12 : 448;
+  }
   float largest() const {
     return way.code == WeightCode::kE4M3Groups ? 448.0f : way.code == WeightCode::kE2M1 ? 12.0f : 127.0f;
   }
@@ -289,10 +300,12 @@ TEST_P(GroupGemmTest, OneGroupHasTwoRoundings) {
 // The largest codes of both sides over a whole group, and a scale that shows each unit of the sum.
 TEST_P(GroupGemmTest, ExtremeCodesAreExact) {
   for (const int64_t group : kGroupSizes) {
-    for (const float x : {-128.0f, 127.0f}) {
+    for (const bool negative : {true, false}) {
       for (const float sign : {-1.0f, 1.0f}) {
         Problem problem(way(), group, group, false, 1);
         if (problem.group != group) continue;
+        const float most = problem.largest_of_rows();
+        const float x = negative ? (most == 127 ? -128 : -most) : most;
         const float w = sign * problem.largest();
         for (float& code : problem.a) code = x;
         for (float& code : problem.b) code = w;
@@ -334,6 +347,7 @@ TEST_P(GroupGemmTest, ScalesOfAnySizeAreExact) {
   constexpr int kExponents[] = {-149, -140, -129, -126, -100, 0, 90, 104, 105, 110};
   for (const int exponent : kExponents) {
     Problem problem(way(), 32, 32, true, 5);
+    if (!any_scale() && exponent < -128) continue;  // below half the least that E8M0 has
     for (float& scale : problem.row_scales) scale = std::ldexp(1.0f, exponent);
     for (float& scale : problem.scales) scale = exponent < 0 ? 0x1p100f : 0x1p-100f;
     for (float& code : problem.a) code = std::floor(code / 16);
@@ -390,8 +404,9 @@ TEST_P(GroupGemmTest, ScalesOfE8M0AreExact) {
 // Codes give the bits that a strip gives: in the same kernel, or where it has no strips in a lower one.
 TEST_P(GroupGemmTest, CodesHaveTheBitsOfStrips) {
   if (way().code == WeightCode::kStrip) GTEST_SKIP() << "it is the strip";
-  const Gemm& strips =
-      way().gemm->tile != nullptr ? *way().gemm : group_gemm_for(way().gemm->family, Isa::kAvx512);
+  const Gemm& strips = way().gemm->tile != nullptr ? *way().gemm
+                                                   : group_gemm_for(way().gemm->family, WeightCode::kStrip,
+                                                                    std::min(way().gemm->isa, Isa::kAvx512));
   for (const int64_t k : {1, 100, 704}) {
     for (const int64_t group : kGroupSizes) {
       for (const uint32_t seed : {1u, 2u, 3u}) {
@@ -411,17 +426,42 @@ TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
     for (const Family family : {Family::kBf16, Family::kS8}) {
-      const Gemm& chosen = group_gemm_for(family, isa);
-      EXPECT_EQ(chosen.family, family);
-      EXPECT_LE(chosen.isa, isa);
-      const std::string name = (family == Family::kBf16 ? "bf16_groups_" : "s8_groups_") +
-                               std::to_string(chosen.max_rows) + "x32_" + isa_name(chosen.isa);
-      EXPECT_EQ(chosen.name, name);
-      for (const Gemm* other : all_group_gemms()) {
-        if (other->family == family && other->isa <= isa) {
-          EXPECT_LE(other->isa, chosen.isa) << other->name;
+      for (const WeightCode code : {WeightCode::kStrip, WeightCode::kInt4Groups, WeightCode::kE2M1}) {
+        const Gemm& chosen = group_gemm_for(family, code, isa);
+        EXPECT_EQ(chosen.family, family);
+        EXPECT_LE(chosen.isa, isa);
+        EXPECT_TRUE(chosen.takes(code));
+        for (const Gemm* other : all_group_gemms()) {
+          if (other->family == family && other->isa <= isa && other->takes(code)) {
+            EXPECT_LE(other->isa, chosen.isa) << other->name;
+          }
         }
+        if (chosen.isa == Isa::kAvx2 && code == WeightCode::kE2M1) continue;  // below
+        const std::string name = (family == Family::kBf16 ? "bf16_groups_" : "s8_groups_") +
+                                 std::to_string(chosen.max_rows) + "x32_" + isa_name(chosen.isa);
+        EXPECT_EQ(chosen.name, name);
       }
+    }
+  }
+#if defined(__x86_64__)
+  const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
+  const auto e2m1 = [](Family family) { return group_gemm_for(family, WeightCode::kE2M1, Isa::kAvx2).name; };
+  EXPECT_STREQ(e2m1(Family::kS8), vnni ? "s8_e2m1_6x32_avx2_vnni" : "s8_e2m1_4x32_avx2");
+  EXPECT_STREQ(e2m1(Family::kBf16), vnni ? "e4m3_e2m1_4x32_avx2_vnni" : "e4m3_e2m1_4x32_avx2");
+#endif
+}
+
+// A NaN among the values of a row is one in all its sums and in no other's.
+TEST_P(GroupGemmTest, NanOfARowStaysInIt) {
+  if (way().code != WeightCode::kE2M1 || way().gemm->family != Family::kBf16) GTEST_SKIP() << "no such rows";
+  Problem problem(way(), 100, 32, true, 4);
+  const std::vector<float> plain = problem.run(0, problem.rows);
+  problem.a[problem.k + 40] = NAN;
+  const std::vector<float> result = problem.run(0, problem.rows);
+  for (int r = 0; r < problem.rows; ++r) {
+    for (int c = 0; c < kPanelColumns; ++c) {
+      const size_t at = static_cast<size_t>(r * kPanelColumns + c);
+      EXPECT_TRUE(r == 1 ? std::isnan(result[at]) : result[at] == plain[at]);
     }
   }
 }

@@ -305,7 +305,7 @@ TEST_P(Fused, GivesTheSameRowsInMemoryOfOtherBlocks) {
   EXPECT_LT(workspace[0], workspace[1]);
 }
 
-TEST(Fused, MultipliesE2M1AsIntegersFromAvx512On) {
+TEST(Fused, MultipliesE2M1AsIntegersFromAvx2On) {
   TestLayer layer({64, 32, 4, 2, "A4W4-FP", "swiglu"}, 1);
   for (const Isa isa : test::runnable_levels()) {
     auto buffer = SymmBuffer::create(Group::self(), layer.config(4), test::options(1, isa));
@@ -313,9 +313,12 @@ TEST(Fused, MultipliesE2M1AsIntegersFromAvx512On) {
     auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
     ASSERT_TRUE(moe);
     const std::string text = (*moe)->describe();
-    const char* first = isa >= Isa::kAvx512 ? "Linear1 kernel: s8_groups" : "Linear1 kernel: bf16";
+    const char* first = isa >= Isa::kAvx512 ? "Linear1 kernel: s8_groups"
+                        : isa == Isa::kAvx2 ? "Linear1 kernel: s8_e2m1"
+                                            : "Linear1 kernel: bf16";
+    const char* second = isa == Isa::kAvx2 ? "Linear2 kernel: e4m3_e2m1" : "Linear2 kernel: bf16";
     EXPECT_NE(text.find(first), std::string::npos) << text;
-    EXPECT_NE(text.find("Linear2 kernel: bf16"), std::string::npos) << text;
+    EXPECT_NE(text.find(second), std::string::npos) << text;
   }
 }
 

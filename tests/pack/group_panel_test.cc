@@ -138,7 +138,7 @@ void check(const Weights& w, bool gated, Family family, const kernel::RowOps& op
   ASSERT_TRUE(made) << made.status().message();
   auto packed = pack::packed_source(*made);
   for (pack::PanelSource* source : {raw->get(), packed.get()}) {
-    source->decode_to(family);
+    source->decode_to(family, false);
     const pack::Geometry& g = source->geometry();
     auto strip = base::Pages::allocate(static_cast<size_t>(source->strip_bytes()) + 64, false);
     ASSERT_TRUE(strip);
@@ -221,7 +221,7 @@ TEST(GroupPanels, DoubledE2M1OnEveryLevel) {
       auto made = PackedWeights::pack_linear2(w, 1);
       ASSERT_TRUE(made);
       auto source = pack::packed_source(*made);
-      source->decode_to(Family::kS8);
+      source->decode_to(Family::kS8, true);
       auto strip = base::Pages::allocate(static_cast<size_t>(source->strip_bytes()) + 64, false);
       for (int64_t p = 0; p < 2; ++p) {
         const Decoded panel(source->geometry(), source->panel(0, p, strip->data()), p == 1, *ops);
