@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/dump.h"
 #include "cli/layer_job.h"
+#include "cli/not_empty.h"
 #include "cli/progress.h"
 #include "cli/scenario_weights.h"
 #include "cli/stage_compare.h"
@@ -360,6 +361,7 @@ void add_check(CLI::App& app, const CommonOptions& common, std::function<int()>&
   }
   command->add_flag("--coded-x", options->coded_x, "Tokens come as MX codes with scales");
   command->add_option("--dump", options->dump, "Write the stages to DIR/fast and DIR/reference, for diff")
+      ->check(not_empty())
       ->type_name("DIR");
   command->callback(
       [&common, &action, options] { action = [&common, options] { return run_check(common, *options); }; });

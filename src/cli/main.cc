@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "cli/command.h"
+#include "cli/not_empty.h"
 #include "megamoe/version.h"
 
 namespace megamoe::cli {
@@ -14,7 +15,9 @@ constexpr int kMostRanks = 256;
 constexpr int kMostThreads = 4096;
 
 void add_common_options(CLI::App& app, CommonOptions& common) {
-  app.add_option("--isa", common.isa_name, "Instruction-set level of the kernels")->type_name("NAME");
+  app.add_option("--isa", common.isa_name, "Instruction-set level of the kernels")
+      ->check(not_empty())
+      ->type_name("NAME");
   app.add_option("--threads", common.threads, "Threads of each rank; default: cores divided by ranks")
       ->type_name("N")
       ->check(CLI::Range(1, kMostThreads));
@@ -27,14 +30,35 @@ void add_common_options(CLI::App& app, CommonOptions& common) {
       ->type_name("local|shm")
       ->capture_default_str();
   app.add_option("--tuning", common.tuning_file, "Block sizes from a file of megamoe tune")
+      ->check(not_empty())
       ->type_name("FILE");
   app.add_flag("--json", common.json, "Print the result as JSON");
+}
+
+/// The commands, after "expected one of".
+std::string command_names(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands({}))
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  return names;
+}
+
+/// What the parser left over, or that there is no command.
+Status check_command(const CLI::App& app) {
+  const std::vector<std::string> rest = app.remaining();
+  const std::string first = rest.empty() ? "" : rest[0];
+  if (app.get_subcommands().empty() && !first.starts_with("-")) {
+    return Status(Code::kInvalidArgument, (first.empty() ? "a command is missing" : "command = " + first) +
+                                              ": expected one of " + command_names(app));
+  }
+  if (rest.empty()) return Status::ok();
+  return Status(Code::kInvalidArgument, first + ": expected an option or argument that --help lists");
 }
 
 int run_tool(int argc, char** argv) {
   CLI::App app("The fused mixture-of-experts layer for CPUs", "megamoe");
   app.set_version_flag("--version", version());
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   CommonOptions common;
   add_common_options(app, common);
@@ -42,11 +66,14 @@ int run_tool(int argc, char** argv) {
   for (AddCommand add : kCommands) add(app, common, action);
   // Common options may stand before or after the subcommand.
   for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
+  app.allow_extras();  // so that check_command() can name them
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kSuccess : kBadInput;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    return bad_input(Status(Code::kInvalidArgument, error.what()));
   }
+  if (Status status = check_command(app); !status) return bad_input(status);
   if (!common.isa_name.empty()) {
     auto isa = isa_from_name(common.isa_name);
     if (!isa) return bad_input(isa.status());

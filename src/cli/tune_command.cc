@@ -1,6 +1,9 @@
 // megamoe tune: measures block sizes for a shape beside the defaults, and writes those that are better.
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -68,6 +71,7 @@ class Tune {
       if (!before) return bad_input(before.status());
       entries_ = (*before)->impl().entries;
     }
+    if (Status status = check_writable(); !status) return bad_input(status);
     for (int64_t count : counts_) {
       auto tokens =
           Tokens::random(shape_, count, options_.routing, kSeed + static_cast<uint64_t>(count), kRoutings);
@@ -93,6 +97,18 @@ class Tune {
   }
 
  private:
+  /// Before minutes of measuring: the file can be opened, and is as it was.
+  Status check_writable() const {
+    std::error_code unknown;
+    const bool is_new = !std::filesystem::exists(options_.output, unknown);
+    const bool good = std::ofstream(options_.output, std::ios::app).good();
+    const std::string why = good ? "" : std::strerror(errno);
+    if (good && is_new) std::filesystem::remove(options_.output, unknown);
+    if (good) return Status::ok();
+    return Status(Code::kInvalidArgument,
+                  "--output = " + options_.output + ": expected a file that can be written, " + why);
+  }
+
   Status tune(const moe::Scenario& scenario, double until) {
     const RandomLayer layer(shape_, kSeed);
     LayerJob base = layer.job();

@@ -37,8 +37,17 @@ TEST(Tool, Info) {
 TEST(Tool, WrongArguments) {
   const std::pair<const char*, const char*> cases[] = {
       {"info --isa turbo", "megamoe: isa = turbo: expected one of generic"},
-      {"", "subcommand is required"},
-      {"fly", ""},
+      {"", "megamoe: a command is missing: expected one of info, limits, plan,"},
+      {"fly", "megamoe: command = fly: expected one of info, limits, plan,"},
+      {"--json fly --shape 1", "megamoe: command = fly: expected one of info"},
+      {"info extra", "extra"},
+      {"info --extra", "--extra"},
+      {"--extra info", "--extra"},
+      {"info --isa \"\"", "--isa: \"\": expected a text"},
+      {"check --dump \"\"", "--dump: \"\": expected a text"},
+      {"info --tuning \"\"", "--tuning: \"\": expected a text"},
+      {"tune --shape 8x8x4x2 --output /nowhere/file",
+       "megamoe: --output = /nowhere/file: expected a file that can be written, No such file"},
       {"info --threads 0", "--threads"},
       {"info --ranks many", "--ranks"},
       {"info --transport pigeon", "--transport"},
@@ -73,6 +82,8 @@ TEST(Tool, WrongArguments) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_TRUE(contains(outcome.error, message)) << arguments << ": " << outcome.error;
+    EXPECT_TRUE(outcome.error.starts_with("megamoe: ")) << arguments << ": " << outcome.error;
+    EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << arguments << outcome.error;
   }
 }
 
