@@ -109,7 +109,7 @@ TEST(Diff, DumpsOfEqualRunsAreTheSame) {
   run_json(kCheck + scratch.file("one") + " --threads 1 --combine-quant-mode 3");
   run_json(kCheck + scratch.file("two") + " --threads 3 --combine-quant-mode 3 --transport shm");
   const json result = run_json("diff " + scratch.file("one/fast") + " " + scratch.file("two/fast"));
-  ASSERT_EQ(result.size(), 8u);
+  ASSERT_EQ(result.size(), 12u);
   for (const json& scenario : result) {
     EXPECT_TRUE(scenario["first"].is_null()) << scenario.dump(1);
     EXPECT_EQ(scenario["stages"].size(), 19u);
