@@ -9,12 +9,13 @@ std::string strides_text(const TensorView& tensor) {
   return text + (tensor.dims == 1 ? ",)" : ")");
 }
 
-Status check_strides(const TensorView& tensor, const std::string& name) {
+Status check_strides(const TensorView& tensor, std::string_view name) {
   constexpr int64_t kMostBits = int64_t{1} << 59;
   if (tensor.layout != Layout::kNd || tensor.dims < 0 || tensor.dims > kMaxDims) return Status::ok();
   for (int d = 0; d < tensor.dims; ++d) {
     if (tensor.shape[d] <= 0) return Status::ok();
   }
+  if (tensor.is_contiguous()) return Status::ok();
   int64_t bits = 0;
   bool fits = true;
   for (int d = 0; fits && d < tensor.dims; ++d) {
@@ -25,8 +26,8 @@ Status check_strides(const TensorView& tensor, const std::string& name) {
     if (fits) bits += step < 0 ? -step : step;  // at most kMaxDims times the bound: no overflow
   }
   if (fits && bits <= kMostBits) return Status::ok();
-  return Status(Code::kInvalidArgument,
-                name + " has strides " + strides_text(tensor) + ": expected elements within 2^56 bytes");
+  return Status(Code::kInvalidArgument, std::string(name) + " has strides " + strides_text(tensor) +
+                                            ": expected elements within 2^56 bytes");
 }
 
 }  // namespace megamoe::base

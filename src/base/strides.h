@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "megamoe/tensor.h"
 
@@ -11,8 +12,8 @@ namespace megamoe::base {
 std::string strides_text(const TensorView& tensor);
 
 /// Elements of a plain tensor lie within 2^56 bytes, so that every later product of an index and a stride
-/// fits into 64 bits. Tensors without elements, of a layout or with a number of dimensions that is refused
-/// elsewhere pass.
-Status check_strides(const TensorView& tensor, const std::string& name);
+/// fits into 64 bits. Tensors pass here that have no elements, a layout, no gaps (their size is judged as
+/// such) or too many dimensions.
+Status check_strides(const TensorView& tensor, std::string_view name);
 
 }  // namespace megamoe::base

@@ -107,13 +107,13 @@ TEST(CheckLinear, WordsOfNibbles) {
   w.scale = {tensor(DType::kFloat32, {4, 8})};
   w.weight = {tensor(DType::kInt32, {4, 8, 1})};
   ASSERT_TRUE(pack::check_linear(w, true, "weight1"));
+  w.weight[0].shape[2] = (int64_t{1} << 61) + 1;  // times 8 is 8 in 64 bits
+  expect_error(w, true, Code::kInvalidArgument,
+               "weight1 has strides (8, 1, 1): expected elements within 2^56 bytes");
   const std::string got = "weight1 has type int32: expected bfloat16, ";
+  w.weight[0].set_contiguous();
   for (const bool many : {false, true}) {
-    if (many) {
-      w.weight[0].dims = 1000;
-    } else {
-      w.weight[0].shape[2] = (int64_t{1} << 61) + 1;  // times 8 is 8 in 64 bits
-    }
+    if (many) w.weight[0].dims = 1000;
     auto result = pack::check_linear(w, true, "weight1");
     ASSERT_FALSE(result);
     EXPECT_EQ(result.status().message().rfind(got, 0), 0u) << result.status().message();
