@@ -128,8 +128,11 @@ struct E2M1Rows {
       _mm256_store_si256(reinterpret_cast<__m256i*>(digits[j]),
                          _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
     }
+    if (_mm256_movemask_ps(nan) != 0) {
+      factor = std::bit_cast<float>(0x7fc00000);
+      return 0;  // the digits of a NaN are no number
+    }
     factor *= 0x1p-9f;
-    if (_mm256_movemask_ps(nan) != 0) factor = std::bit_cast<float>(0x7fc00000);
     return sum_of(sum);
   }
 
