@@ -10,9 +10,7 @@
 //   static constexpr int64_t kMostSteps and flush(): only where `step` must be interrupted so often
 #pragma once
 
-#include <array>
-#include <utility>
-
+#include "kernel/by_rows.h"
 #include "kernel/k_loop.h"
 
 namespace megamoe::kernel {
@@ -58,11 +56,8 @@ struct TileFunctions {
   static void run(const Tile& t) { kByRows[t.rows - 1](t); }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_product<Level, kFamily, Accumulators, static_cast<int>(kIndex) + 1>...};
-  }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+  static constexpr auto kByRows = functions_by_rows<kMaxRows>(
+      []<int kRows>() { return &tile_product<Level, kFamily, Accumulators, kRows>; });
 };
 
 }  // namespace megamoe::kernel

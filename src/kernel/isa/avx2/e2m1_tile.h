@@ -9,11 +9,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
 
+#include "kernel/by_rows.h"
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/load.h"
 #include "kernel/k_loop.h"
@@ -252,11 +251,8 @@ struct E2M1Tiles {
   static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_e2m1<Level, Dot, kDigits, static_cast<int>(kIndex) + 1>...};
-  }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+  static constexpr auto kByRows =
+      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_e2m1<Level, Dot, kDigits, kRows>; });
 };
 
 }  // namespace megamoe::isa_avx2

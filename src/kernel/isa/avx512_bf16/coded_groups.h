@@ -3,10 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <utility>
 
+#include "kernel/by_rows.h"
 #include "kernel/group_tile.h"
 #include "kernel/isa/avx512/group_header.h"
 #include "kernel/isa/avx512_bf16/decode.h"
@@ -154,11 +153,8 @@ struct CodedGroupTiles {
   static bool run(const kernel::Tile& t) { return kByRows[static_cast<size_t>(t.rows - 1)](t); }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_coded_groups<Level, Codes, Sums<static_cast<int>(kIndex) + 1>, kGemm>...};
-  }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMostRows>{});
+  static constexpr auto kByRows = kernel::functions_by_rows<kMostRows>(
+      []<int kRows>() { return &tile_coded_groups<Level, Codes, Sums<kRows>, kGemm>; });
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -3,10 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <type_traits>
-#include <utility>
 
+#include "kernel/by_rows.h"
 #include "kernel/isa/avx512_bf16/decode.h"
 #include "kernel/k_loop.h"
 #include "kernel/kernels.h"
@@ -97,18 +96,15 @@ struct CodedTiles {
       for (int p = 0; p < t.panels; ++p) multiply_by_strips<Codes>(t, p);
       return;
     }
-    (t.panels == 2 ? kPaired : kSingle)[static_cast<size_t>(t.rows - 1)](t);
+    const auto at = static_cast<size_t>(t.rows - 1);
+    (t.panels == 2 ? kByRows<2, kPairedRows>[at] : kByRows<1, kMaxRows>[at])(t);
   }
 
  private:
-  using Function = void (*)(const kernel::Tile&);
-  using Table = std::array<Function, kMaxRows>;
-  template <int kPanels, size_t... kIndex>
-  static constexpr Table table(std::index_sequence<kIndex...>) {
-    return {tile_coded<Level, Codes, Sums<static_cast<int>(kIndex) + 1>, kPanels>...};
-  }
-  static constexpr Table kSingle = table<1>(std::make_index_sequence<kMaxRows>{});
-  static constexpr Table kPaired = table<2>(std::make_index_sequence<kPairedRows>{});
+  template <int kPanels, int kMost>
+  static constexpr auto kByRows = kernel::functions_by_rows<kMost>([]<int kRows>() {
+    return &tile_coded<Level, Codes, Sums<kRows>, kPanels>;
+  });
 };
 
 }  // namespace megamoe::isa_avx512_bf16

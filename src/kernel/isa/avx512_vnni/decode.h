@@ -4,9 +4,7 @@
 
 #include <immintrin.h>
 
-#include <array>
-#include <utility>
-
+#include "kernel/by_rows.h"
 #include "kernel/contract.h"
 #include "kernel/k_loop.h"
 
@@ -78,11 +76,8 @@ struct Int4Tiles {
   static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_int4<Level, Sums<static_cast<int>(kIndex) + 1>>...};
-  }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+  static constexpr auto kByRows =
+      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_int4<Level, Sums<kRows>>; });
 };
 
 }  // namespace megamoe::isa_avx512_vnni

@@ -7,11 +7,10 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
 
+#include "kernel/by_rows.h"
 #include "kernel/isa/avx512_vnni/group_codes.h"
 #include "kernel/k_loop.h"
 #include "kernel/kernels.h"
@@ -270,11 +269,8 @@ struct Tiles {
   }
 
  private:
-  template <size_t... kIndex>
-  static constexpr auto table(std::index_sequence<kIndex...>) {
-    return std::array{tile_group_codes<Codes, static_cast<int>(kIndex) + 1>...};
-  }
-  static constexpr auto kByRows = table(std::make_index_sequence<kMaxRows>{});
+  static constexpr auto kByRows =
+      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_group_codes<Codes, kRows>; });
 };
 
 }  // namespace
