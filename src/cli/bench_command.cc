@@ -21,10 +21,7 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr uint64_t kSeed = 7;
 constexpr double kSecondsPerBatch = 2.0;
-// Calls take different experts in turn: a cache that keeps one call's weights must not flatter the next.
-constexpr int kRoutings = 16;
 
 struct BenchOptions {
   std::string shape;
@@ -78,7 +75,8 @@ class Bench {
 
     for (const std::string& routing : split_names(options_.routing)) {
       for (int64_t count : *counts) {
-        auto tokens = Tokens::random(shape_, count, routing, kSeed + static_cast<uint64_t>(count), kRoutings);
+        auto tokens = Tokens::random(shape_, count, routing, kMeasuredSeed + static_cast<uint64_t>(count),
+                                     kMeasuredRoutings);
         if (!tokens) return bad_input(tokens.status());
         tokens_.push_back(std::move(*tokens));
         routings_.push_back(routing);
@@ -113,7 +111,7 @@ class Bench {
   }
 
   Status run_scenario(const moe::Scenario& scenario, const Ceiling& ceiling) {
-    const RandomLayer layer(shape_, kSeed);
+    const RandomLayer layer(shape_, kMeasuredSeed);
     LayerJob base = layer.job();
     base.config.profile = options_.profile;
     for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());

@@ -15,9 +15,6 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr uint64_t kSeed = 7;
-constexpr int kRoutings = 16;
-
 struct CliffOptions {
   std::string shape;
   std::string scenario = "A16W16";
@@ -80,7 +77,7 @@ class Cliffs {
  private:
   // Tokens of a smaller batch are the first of the larger one, so that routing changes as little as it can.
   Status add_steps(const std::string& routing, Plan& plan) const {
-    auto made = Tokens::random(shape_, options_.last + 1, routing, kSeed, kRoutings);
+    auto made = Tokens::random(shape_, options_.last + 1, routing, kMeasuredSeed, kMeasuredRoutings);
     if (!made) return made.status();
     const Tokens& tokens = plan.tokens.emplace_back(std::move(*made));
     const auto compare = [&](Side candidate, Side fallback, const std::string& what, int64_t count,
@@ -113,8 +110,8 @@ class Cliffs {
 
   Status add_dense(Plan& plan) const {
     for (const int64_t count : kDenseTokens) {
-      auto tokens = Tokens::random(shape_, count, "one", kSeed, 1);
-      auto dense = Tokens::random(dense_shape(), count, "one", kSeed, 1);
+      auto tokens = Tokens::random(shape_, count, "one", kMeasuredSeed, 1);
+      auto dense = Tokens::random(dense_shape(), count, "one", kMeasuredSeed, 1);
       if (!tokens) return tokens.status();
       if (!dense) return dense.status();
       plan.batches.push_back(plan.tokens.emplace_back(std::move(*tokens)).batch());
@@ -126,8 +123,8 @@ class Cliffs {
   }
 
   Status measure(const moe::Scenario& scenario, const Plan& plan) {
-    const RandomLayer layer(shape_, kSeed), dense(dense_shape(), kSeed);
-    RandomLayer subnormal(shape_, kSeed);
+    const RandomLayer layer(shape_, kMeasuredSeed), dense(dense_shape(), kMeasuredSeed);
+    RandomLayer subnormal(shape_, kMeasuredSeed);
     subnormal.make_subnormal();
     std::vector<ScenarioJob> prepared;  // owns the weights
     std::vector<LayerJob> jobs;

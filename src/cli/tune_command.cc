@@ -17,8 +17,6 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr uint64_t kSeed = 7;
-constexpr int kRoutings = 16;
 // Of the time of a scenario; the rest is for the winners together.
 constexpr double kShareOfSingles = 0.75;
 
@@ -73,8 +71,8 @@ class Tune {
     }
     if (Status status = check_writable(); !status) return bad_input(status);
     for (int64_t count : counts_) {
-      auto tokens =
-          Tokens::random(shape_, count, options_.routing, kSeed + static_cast<uint64_t>(count), kRoutings);
+      auto tokens = Tokens::random(shape_, count, options_.routing,
+                                   kMeasuredSeed + static_cast<uint64_t>(count), kMeasuredRoutings);
       if (!tokens) return bad_input(tokens.status());
       tokens_.push_back(std::move(*tokens));
     }
@@ -110,7 +108,7 @@ class Tune {
   }
 
   Status tune(const moe::Scenario& scenario, double until) {
-    const RandomLayer layer(shape_, kSeed);
+    const RandomLayer layer(shape_, kMeasuredSeed);
     LayerJob base = layer.job();
     for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
     auto prepared = scenario_job(base, scenario);

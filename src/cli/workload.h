@@ -11,6 +11,11 @@
 
 namespace megamoe::cli {
 
+/// Layers and tokens that are measured. Calls take different experts in turn: a cache that keeps one call's
+/// weights must not flatter the next.
+inline constexpr uint64_t kMeasuredSeed = 7;
+inline constexpr int kMeasuredRoutings = 16;
+
 /// Sizes of a layer as written on the command line: hidden x intermediate x experts x top-k.
 struct Shape {
   int64_t hidden = 0, intermediate = 0, experts = 0, topk = 0;

@@ -1,11 +1,8 @@
 // The built tool, run as its users run it.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "checkpoint/scratch.h"
