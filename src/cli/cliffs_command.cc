@@ -1,6 +1,5 @@
 // megamoe cliffs: whether one token more ever costs speed, whatever the routing; whether all tokens to the
-// same experts cost more than a dense layer of that size; whether subnormal tokens and weights cost more than
-// others.
+// same experts cost more than a dense layer of that size; whether subnormal values cost more than others.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -9,6 +8,7 @@
 #include "cli/cliffs_measure.h"
 #include "cli/command.h"
 #include "cli/scenario_weights.h"
+#include "cli/small_values.h"
 #include "cli/table.h"
 #include "cli/workload.h"
 
@@ -19,6 +19,7 @@ struct CliffOptions {
   std::string shape;
   std::string scenario = "A16W16";
   std::string routing = "uniform,zipf,one";
+  std::string compare = "tokens,values,dense";
   int64_t last = 33;
   int64_t repeat = 15;
 };
@@ -44,13 +45,15 @@ Batch first_tokens(const Batch& batch, int64_t count) {
 /// What is compared for one scenario, and the tokens behind it.
 struct Plan {
   std::vector<Tokens> tokens;
-  std::vector<std::vector<uint16_t>> subnormal;
+  std::vector<std::vector<uint16_t>> small_x;
+  std::vector<std::vector<float>> small_weights;
   std::vector<Batch> batches, dense;  ///< of the layer, and of the dense one
+  std::vector<SmallValues> small_layers;
   std::vector<Comparison> comparisons;
   std::vector<Line> lines;  ///< of each comparison; `speed` is the ratio of the tokens until it is measured
 };
 
-enum LayerIndex : size_t { kLayer = 0, kSubnormalWeights, kDense };
+enum LayerIndex : size_t { kLayer = 0, kDense, kFirstSmall };
 
 class Cliffs {
  public:
@@ -62,11 +65,25 @@ class Cliffs {
     shape_ = *shape;
     auto scenarios = scenarios_named(options_.scenario);
     if (!scenarios) return bad_input(scenarios.status());
+    const std::vector<std::string> kinds = split_names(options_.compare);
+    for (const std::string& kind : kinds) {
+      if (kind == "tokens" || kind == "values" || kind == "dense") continue;
+      return bad_input(Status(Code::kInvalidArgument,
+                              "--compare = " + options_.compare + ": expected tokens, values or dense"));
+    }
+    const auto compares = [&](const char* kind) {
+      return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+    };
     Plan plan;
     for (const std::string& routing : split_names(options_.routing)) {
-      if (Status status = add_steps(routing, plan); !status) return bad_input(status);
+      if (!compares("tokens") && !compares("values")) break;
+      if (Status status = add_batches(routing, plan); !status) return bad_input(status);
+      if (compares("tokens")) add_steps(routing, plan);
+      if (compares("values")) add_small_values(routing, plan);
     }
-    if (Status status = add_dense(plan); !status) return bad_input(status);
+    if (compares("dense")) {
+      if (Status status = add_dense(plan); !status) return bad_input(status);
+    }
     for (const moe::Scenario* scenario : *scenarios) {
       if (Status status = measure(*scenario, plan); !status) return bad_input(status);
     }
@@ -76,33 +93,57 @@ class Cliffs {
 
  private:
   // Tokens of a smaller batch are the first of the larger one, so that routing changes as little as it can.
-  Status add_steps(const std::string& routing, Plan& plan) const {
+  Status add_batches(const std::string& routing, Plan& plan) const {
     auto made = Tokens::random(shape_, options_.last + 1, routing, kMeasuredSeed, kMeasuredRoutings);
     if (!made) return made.status();
-    const Tokens& tokens = plan.tokens.emplace_back(std::move(*made));
-    const auto compare = [&](Side candidate, Side fallback, const std::string& what, int64_t count,
-                             double tokens_ratio, double least) {
-      plan.comparisons.push_back({candidate, fallback});
-      plan.lines.push_back({"", what + ", " + routing, count, tokens_ratio, 0, least});
-    };
+    const Batch batch = plan.tokens.emplace_back(std::move(*made)).batch();
     for (int64_t count = 1; count <= options_.last + 1; ++count) {
-      plan.batches.push_back(first_tokens(tokens.batch(), count));
-      if (count == 1) continue;
-      const size_t last = plan.batches.size() - 1;
-      compare({kLayer, last}, {kLayer, last - 1}, "one more token", count - 1,
-              static_cast<double>(count) / static_cast<double>(count - 1), 0.95);
+      plan.batches.push_back(first_tokens(batch, count));
     }
-    const size_t largest = plan.batches.size() - 1;
-    Batch small = plan.batches.back();
-    const auto* const x = static_cast<const uint16_t*>(small.x.data);
-    plan.subnormal.emplace_back(x, x + small.tokens() * shape_.hidden);
-    make_subnormal(plan.subnormal.back());
-    small.x = TensorView(plan.subnormal.back().data(), DType::kBFloat16, {small.tokens(), shape_.hidden});
-    plan.batches.push_back(small);
-    compare({kLayer, largest + 1}, {kLayer, largest}, "subnormal tokens", options_.last + 1, 1, 1 / 1.5);
-    compare({kSubnormalWeights, largest}, {kLayer, largest}, "subnormal weights", options_.last + 1, 1,
-            1 / 1.5);
     return Status::ok();
+  }
+
+  void add_steps(const std::string& routing, Plan& plan) const {
+    const size_t first = plan.batches.size() - static_cast<size_t>(options_.last + 1);
+    for (int64_t count = 1; count <= options_.last; ++count) {
+      const size_t fewer = first + static_cast<size_t>(count - 1);
+      plan.comparisons.push_back({{kLayer, fewer + 1}, {kLayer, fewer}});
+      plan.lines.push_back({"", "one more token, " + routing, count,
+                            static_cast<double>(count + 1) / static_cast<double>(count), 0, 0.95});
+    }
+  }
+
+  // One token and the most, each beside its like of ordinary values.
+  void add_small_values(const std::string& routing, Plan& plan) const {
+    const size_t largest = plan.batches.size() - 1, one = largest - static_cast<size_t>(options_.last);
+    size_t layer = kFirstSmall;
+    for (const SmallValues& small : small_values()) {
+      if (small.changes_weights()) {
+        if (layer == kFirstSmall + plan.small_layers.size()) plan.small_layers.push_back(small);
+      }
+      for (const size_t ordinary : {one, largest}) {
+        plan.comparisons.push_back(
+            {{small.changes_weights() ? layer : kLayer, plan.batches.size()}, {kLayer, ordinary}});
+        plan.batches.push_back(small_batch(plan.batches[ordinary], small, plan));
+        plan.lines.push_back(
+            {"", std::string(small.what) + ", " + routing, plan.batches[ordinary].tokens(), 1, 0, 1 / 1.5});
+      }
+      if (small.changes_weights()) ++layer;
+    }
+  }
+
+  Batch small_batch(const Batch& batch, const SmallValues& small, Plan& plan) const {
+    Batch made = batch;
+    const auto* const x = static_cast<const uint16_t*>(batch.x.data);
+    std::vector<uint16_t>& values = plan.small_x.emplace_back(x, x + batch.tokens() * shape_.hidden);
+    multiply(values, small.tokens);
+    made.x = TensorView(values.data(), DType::kBFloat16, {batch.tokens(), shape_.hidden});
+    const auto* const weights = static_cast<const float*>(batch.topk_weights.data);
+    std::vector<float>& router =
+        plan.small_weights.emplace_back(weights, weights + batch.tokens() * shape_.topk);
+    for (float& weight : router) weight *= small.router_weights;
+    made.topk_weights = TensorView(router.data(), DType::kFloat32, {batch.tokens(), shape_.topk});
+    return made;
   }
 
   // All tokens to the same top-k experts do the work of one expert top-k times as wide.
@@ -123,14 +164,17 @@ class Cliffs {
   }
 
   Status measure(const moe::Scenario& scenario, const Plan& plan) {
-    const RandomLayer layer(shape_, kMeasuredSeed), dense(dense_shape(), kMeasuredSeed);
-    RandomLayer subnormal(shape_, kMeasuredSeed);
-    subnormal.make_subnormal();
+    std::vector<RandomLayer> layers;  // by LayerIndex
+    layers.emplace_back(shape_, kMeasuredSeed);
+    layers.emplace_back(dense_shape(), kMeasuredSeed);
+    for (const SmallValues& small : plan.small_layers) {
+      layers.emplace_back(shape_, kMeasuredSeed).multiply(small.weight1, small.weight2);
+    }
     std::vector<ScenarioJob> prepared;  // owns the weights
     std::vector<LayerJob> jobs;
-    for (const RandomLayer* random : {&layer, &std::as_const(subnormal), &dense}) {
-      LayerJob base = random->job();
-      base.batches = random == &dense ? plan.dense : plan.batches;
+    for (const RandomLayer& random : layers) {
+      LayerJob base = random.job();
+      base.batches = jobs.size() == kDense ? plan.dense : plan.batches;
       auto made = scenario_job(base, scenario, common_.ranks);
       if (!made) return made.status();
       jobs.push_back(made->job);
@@ -174,9 +218,8 @@ class Cliffs {
     }
     table.print();
     std::printf(
-        "\nspeed: tokens per second of T + 1 tokens over those of T; of subnormal tokens or weights over "
-        "others; of\nall tokens to the same experts over one dense layer of that size. Medians of pairs in "
-        "turn.\n");
+        "\nspeed: tokens per second of T + 1 tokens over those of T; of subnormal values over others; of "
+        "all\ntokens to the same experts over one dense layer of that size. Medians of pairs in turn.\n");
   }
 
   void print_json() const {
@@ -207,6 +250,12 @@ void add_cliffs(CLI::App& app, const CommonOptions& common, std::function<int()>
   add_shape_option(*command, options->shape);
   add_scenarios_option(*command, options->scenario);
   command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
+      ->type_name("LIST")
+      ->capture_default_str();
+  command
+      ->add_option("--compare", options->compare,
+                   "tokens: T + 1 with T; values: subnormal ones with others; dense: one set of experts "
+                   "with a dense layer")
       ->type_name("LIST")
       ->capture_default_str();
   command->add_option("--last", options->last, "Compares T with T + 1 tokens for T from 1 to this")

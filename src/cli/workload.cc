@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "cli/small_values.h"
 #include "format/bf16.h"
 #include "megamoe/routing.h"
 
@@ -81,10 +82,6 @@ std::vector<std::string> split_names(const std::string& text) {
   }
   names.push_back(text.substr(begin));
   return names;
-}
-
-void make_subnormal(std::vector<uint16_t>& values) {
-  for (uint16_t& value : values) value &= 0x807f;
 }
 
 Tokens::Tokens(const Shape& shape, int64_t tokens, int routings)
@@ -215,9 +212,9 @@ RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_exper
   for (uint16_t& w : block2_) w = values.next(size2);
 }
 
-void RandomLayer::make_subnormal() {
-  cli::make_subnormal(block1_);
-  cli::make_subnormal(block2_);
+void RandomLayer::multiply(float factor1, float factor2) {
+  cli::multiply(block1_, factor1);
+  cli::multiply(block2_, factor2);
 }
 
 LayerJob RandomLayer::job() const {

@@ -27,9 +27,6 @@ Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* n
 /// The names of a list with commas between them.
 std::vector<std::string> split_names(const std::string& text);
 
-/// bfloat16 numbers without their exponents: subnormal.
-void make_subnormal(std::vector<uint16_t>& values);
-
 /// Tokens with their routing, and the memory behind them.
 class Tokens {
  public:
@@ -67,7 +64,7 @@ class RandomLayer {
  public:
   RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts = 0, bool gated = true);
   LayerJob job() const;
-  void make_subnormal();
+  void multiply(float factor1, float factor2);  ///< powers of two for the weights of Linear1 and Linear2
 
  private:
   Shape shape_;

@@ -8,9 +8,11 @@
 #include "cli/dump_compare.h"
 #include "cli/layer_job.h"
 #include "cli/ranks.h"
+#include "cli/small_values.h"
 #include "cli/stage_compare.h"
 #include "cli/trace_share.h"
 #include "cli/workload.h"
+#include "format/bf16.h"
 
 namespace megamoe::cli {
 namespace {
@@ -145,13 +147,26 @@ TEST(Workload, CountsExpertsOfARouting) {
   EXPECT_EQ(tokens->rows_of_experts(), std::vector<int64_t>{4});
 }
 
-TEST(Workload, SubnormalWeights) {
+TEST(Workload, SmallValues) {
+  const auto largest = [](const LinearWeights& weights) {
+    float most = 0;
+    for (int i = 0; i < 32; ++i) {
+      most = std::max(
+          most, std::abs(format::bf16_to_float(static_cast<const uint16_t*>(weights.weight[0].data)[i])));
+    }
+    return most;
+  };
   RandomLayer layer({8, 4, 6, 3}, 1);
-  layer.make_subnormal();
-  const LayerJob job = layer.job();
-  const auto* const weights = static_cast<const uint16_t*>(job.weight1.weight[0].data);
-  for (int i = 0; i < 64; ++i) EXPECT_EQ(weights[i] & 0x7f80, 0);
-  EXPECT_NE(weights[0] | weights[1], 0);
+  const float before1 = largest(layer.job().weight1), before2 = largest(layer.job().weight2);
+  layer.multiply(0.5f, 0x1p-100f);
+  EXPECT_EQ(largest(layer.job().weight1), before1 / 2);
+  EXPECT_EQ(largest(layer.job().weight2), before2 * 0x1p-100f);
+  std::set<std::string> names;
+  for (const SmallValues& small : small_values()) names.insert(small.what);
+  EXPECT_EQ(names.size(), small_values().size());
+  std::vector<uint16_t> values{0x3f80, 0xc0c0};  // 1, -6
+  multiply(values, 0x1p-130f);
+  EXPECT_EQ(values, (std::vector<uint16_t>{0x0008, 0x8030}));
 }
 
 TEST(Workload, Router) {

@@ -141,23 +141,35 @@ TEST(Tool, BenchesEveryRoutingOfAList) {
 TEST(Tool, CliffsComparesNeighbours) {
   const json rows =
       run_json("cliffs --shape 64x32x8x2 --scenario A16W16,A8W4-INT --last 3 --repeat 2 --threads 1");
-  // For each scenario and routing three steps, subnormal tokens and weights; then five batches against dense.
-  ASSERT_EQ(rows.size(), 2u * (3 * 5 + 5));
+  // For each scenario and routing three steps and six kinds of subnormal values; then five batches against
+  // dense.
+  ASSERT_EQ(rows.size(), 2u * (3 * (3 + 6 * 2) + 5));
   for (const json& row : rows) EXPECT_GT(row["speed"].get<double>(), 0) << row;
   EXPECT_EQ(rows[2]["what"], "one more token, uniform");
   EXPECT_EQ(rows[2]["tokens"], 3);
   EXPECT_EQ(rows[3]["what"], "subnormal tokens, uniform");
-  EXPECT_EQ(rows[4]["what"], "subnormal weights, uniform");
-  EXPECT_EQ(rows[15]["what"], "all to the same experts, against dense");
-  EXPECT_EQ(rows[20]["scenario"], "A8W4-INT");
+  EXPECT_EQ(rows[3]["tokens"], 1);
+  EXPECT_EQ(rows[4]["tokens"], 4);
+  EXPECT_EQ(rows[10]["what"], "subnormal weight scales, uniform");
+  EXPECT_EQ(rows[45]["what"], "all to the same experts, against dense");
+  EXPECT_EQ(rows[50]["scenario"], "A8W4-INT");
   // People see the worst of each kind, and all that does not hold.
   const Outcome text = run("cliffs --shape 64x32x8x2 --last 3 --repeat 2 --threads 1 --routing one");
   EXPECT_EQ(text.code, 0);
   size_t lines = 0, bad = 0;
   for (size_t at = 0; (at = text.out.find("A16W16", at)) != std::string::npos; ++at) ++lines;
   for (size_t at = 0; (at = text.out.find("  no\n", at)) != std::string::npos; ++at) ++bad;
-  EXPECT_GE(lines, 4u) << text.out;
-  EXPECT_LE(lines, 4 + bad) << text.out;
+  EXPECT_GE(lines, 8u) << text.out;
+  EXPECT_LE(lines, 8 + bad) << text.out;
+}
+
+TEST(Tool, CliffsOfOneKind) {
+  const std::string base =
+      "cliffs --shape 64x32x8x2 --last 2 --repeat 1 --threads 1 --routing one --compare ";
+  EXPECT_EQ(run_json(base + "tokens").size(), 2u);
+  EXPECT_EQ(run_json(base + "values").size(), 12u);
+  EXPECT_EQ(run_json(base + "dense").size(), 5u);
+  EXPECT_TRUE(contains(run(base + "rows").error, "--compare = rows: expected tokens, values or dense"));
 }
 
 TEST(Tool, CliffsOverSeveralRanks) {
@@ -165,7 +177,7 @@ TEST(Tool, CliffsOverSeveralRanks) {
     const json rows = run_json(
         "cliffs --shape 64x32x8x2 --last 1 --repeat 1 --threads 1 --ranks 2 --routing one --transport " +
         std::string(transport));
-    EXPECT_EQ(rows.size(), 3u + 5u) << transport;
+    EXPECT_EQ(rows.size(), 1u + 12u + 5u) << transport;
   }
 }
 
