@@ -180,6 +180,7 @@ typedef struct megamoe_call {
   const megamoe_tensor* expert_token_nums; /* optional, written */
   const megamoe_tensor* scales;            /* of x that comes as codes */
   int64_t global_bs; /* 0 = not stated; else most tokens of all ranks, the same on each, see mega_moe.h */
+  int64_t ccl_buffer_size; /* 0 = not stated; else at least the bytes of the buffer, the same on each rank */
 } megamoe_call;
 MEGAMOE_API void megamoe_init_call(megamoe_call* call, size_t struct_size);
 

@@ -227,6 +227,9 @@ struct CallArgs {
   /// Most tokens of all ranks together, as the first version of the operator states them: 0 = not stated, or
   /// a multiple of the ranks, at least T times the ranks, and the same on every rank.
   int64_t global_bs = 0;
+  /// Bytes of the buffer, as the first version states them: 0 = not stated, or at least
+  /// SymmBuffer::ccl_buffer_size, and the same on every rank.
+  int64_t ccl_buffer_size = 0;
 };
 
 /// A planned layer on a buffer: all arguments checked once, kernels chosen, sizes known.

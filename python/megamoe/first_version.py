@@ -78,7 +78,7 @@ def mega_moe_v1(
         x_active_mask, scales: reserved, None.
         moe_expert_num: experts of all ranks.
         ep_world_size: number of ranks.
-        ccl_buffer_size: bytes of the buffer, at least `context.ccl_buffer_size`.
+        ccl_buffer_size: bytes of the buffer, at least `context.ccl_buffer_size`, and the same on every rank.
         max_recv_token_num: rows one rank can receive; 0 = automatic. Under profile "mega_moe_v1" at most T *
             ep_world_size * min(K, E_local).
         dispatch_quant_mode: 4; the default is not supported, as in the document.
@@ -154,7 +154,9 @@ def mega_moe_v1(
     layers = (linear(1, weight1, weight_scales1), linear(2, weight2, weight_scales2), *none)
     mode = context.combine_comm_mode
     call = CallArguments(
-        x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, mode, global_bs
+        *(x, topk_ids, topk_weights, None, scales, layers, None, "swiglu", None, None, mode),
+        global_bs=global_bs,
+        ccl_buffer_size=ccl_buffer_size,
     )
     with renamed(_NAMES):
         return run_call(context, call, check)

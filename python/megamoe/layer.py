@@ -235,6 +235,7 @@ class CallArguments(NamedTuple):
     activation_params: Any
     combine_comm_mode: Any
     global_bs: Any = 0
+    ccl_buffer_size: Any = 0
 
 
 def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
@@ -282,7 +283,7 @@ def run_call(
         mode, of_buffer = call.combine_comm_mode, buffer.combine_comm_mode
         if mode is not None and settings.integer("combine_comm_mode", mode) != of_buffer:
             invalid_value(f"combine_comm_mode = {shown(mode)}: expected that of sym_buffer, {of_buffer}")
-        global_bs = settings.integer("global_bs", call.global_bs)
+        stated = [settings.integer(name, getattr(call, name)) for name in ("global_bs", "ccl_buffer_size")]
         planned = _plan(buffer, call)
         codes = buffer.token_codes
         x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
@@ -297,7 +298,7 @@ def run_call(
         outputs = (tensors.write("y", y), tensors.write("expert_token_nums", expert_token_nums))
 
         def run() -> tuple[Any, Any]:
-            planned.run(*inputs, *outputs, global_bs)
+            planned.run(*inputs, *outputs, *stated)
             return y, expert_token_nums
 
         return run

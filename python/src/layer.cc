@@ -168,7 +168,7 @@ void bind_plan(nb::module_& module) {
           "run",
           [](Plan& plan, const Input& x, const Input* scales, const Input& topk_ids,
              const Input& topk_weights, const Input* x_active_mask, const Output& y,
-             const Output& expert_token_nums, int64_t global_bs) {
+             const Output& expert_token_nums, int64_t global_bs, int64_t ccl_buffer_size) {
             CallArgs args;
             args.x = x.view;
             args.scales = view_of(scales);
@@ -178,10 +178,11 @@ void bind_plan(nb::module_& module) {
             args.y = y.ref;
             args.expert_token_nums = expert_token_nums.ref;
             args.global_bs = global_bs;
+            args.ccl_buffer_size = ccl_buffer_size;
             raise_if_error(unlocked([&] { return plan.moe->run(args); }));
           },
           "x"_a, "scales"_a.none(), "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a,
-          "expert_token_nums"_a, "global_bs"_a)
+          "expert_token_nums"_a, "global_bs"_a, "ccl_buffer_size"_a)
       .def(
           "description", [](const Plan& plan) { return plan.moe->description(); },
           "The plan as (key, value) pairs.")

@@ -108,6 +108,7 @@ Result<CallArgs> to_args(const megamoe_call* call) {
   MEGAMOE_RETURN_IF_ERROR(read_struct(call, "call", given));
   CallArgs args;
   args.global_bs = given.global_bs;
+  args.ccl_buffer_size = given.ccl_buffer_size;
   // Absent tensors stay absent: the call itself says which ones it needs.
   const struct {
     const char* name;

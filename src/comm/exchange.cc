@@ -20,7 +20,7 @@ struct RecordHead {
   uint32_t message_bytes;
   char message[448];
   LayerMark layer;
-  char unused[12];
+  char unused[4];
 };
 static_assert(sizeof(RecordHead) == 512);
 

@@ -13,7 +13,7 @@
 namespace megamoe::comm {
 
 /// What of its layer a rank must have in common with the others: words whose meaning is the caller's.
-using LayerMark = std::array<uint32_t, 8>;
+using LayerMark = std::array<uint32_t, 10>;
 
 /// What one rank announces before any row moves.
 struct LocalRecord {

@@ -1,9 +1,10 @@
-// Activations, global_bs and numbers of tokens of all ranks of a call.
+// Activations, what calls state and numbers of tokens of all ranks of a call.
 #include "moe/agreement.h"
 
 #include <bit>
 #include <cstdio>
 #include <string>
+#include <tuple>
 
 #include "activation/params.h"
 #include "comm/settings.h"
@@ -11,7 +12,27 @@
 namespace megamoe::moe {
 namespace {
 
-enum MarkWord { kKind, kClamp, kAlpha, kBeta, kLinearBeta, kGlobalBsLow, kGlobalBsHigh };
+/// Where the words lie; an int64_t has two, the low one first.
+enum MarkWord {
+  kKind,
+  kClamp,
+  kAlpha,
+  kBeta,
+  kLinearBeta,
+  kGlobalBs,
+  kCclBufferSize = kGlobalBs + 2,
+  kWords = kCclBufferSize + 2
+};
+static_assert(kWords <= std::tuple_size_v<comm::LayerMark>);
+
+/// What a call states and all ranks must state alike.
+struct Attribute {
+  const char* name;
+  MarkWord word;
+  int64_t CallArgs::*value;
+};
+constexpr Attribute kAttributes[] = {{"global_bs", kGlobalBs, &CallArgs::global_bs},
+                                     {"ccl_buffer_size", kCclBufferSize, &CallArgs::ccl_buffer_size}};
 
 /// "swiglu", "swigluoai (clamp 7, alpha 1.702, beta 1)".
 std::string mark_text(const comm::LayerMark& mark) {
@@ -34,16 +55,13 @@ std::string mark_text(const comm::LayerMark& mark) {
   return activation::kActivations[mark[kKind]].name + (parameters.empty() ? "" : " (" + parameters + ")");
 }
 
-int64_t global_bs_of(const comm::LayerMark& mark) {
-  return static_cast<int64_t>(uint64_t{mark[kGlobalBsHigh]} << 32 | mark[kGlobalBsLow]);
-}
-std::string global_bs_text(const comm::LayerMark& mark) {
-  return std::to_string(global_bs_of(mark));
+std::string attribute_text(const comm::LayerMark& mark, MarkWord word) {
+  return std::to_string(static_cast<int64_t>(uint64_t{mark[word + 1]} << 32 | mark[word]));
 }
 
 /// One value of the marks of all ranks, as text; equal texts are equal values.
-Status agree_on(const comm::CallMatrix& matrix, const char* name,
-                std::string (*text_of)(const comm::LayerMark&)) {
+template <class TextOf>
+Status agree_on(const comm::CallMatrix& matrix, const char* name, const TextOf& text_of) {
   std::string text;
   std::vector<bool> told(static_cast<size_t>(matrix.ranks()));
   for (int64_t r = 0; r < matrix.ranks(); ++r) {
@@ -67,7 +85,12 @@ Status agree_on_marks(const comm::CallMatrix& matrix) {
   for (int64_t r = 1; r < matrix.ranks(); ++r) same &= matrix.layer(r) == matrix.layer(0);
   if (same) return Status::ok();
   MEGAMOE_RETURN_IF_ERROR(agree_on(matrix, "activation", mark_text));
-  return agree_on(matrix, "global_bs", global_bs_text);
+  for (const Attribute& attribute : kAttributes) {
+    MEGAMOE_RETURN_IF_ERROR(agree_on(matrix, attribute.name, [&](const comm::LayerMark& mark) {
+      return attribute_text(mark, attribute.word);
+    }));
+  }
+  return Status::ok();
 }
 
 Status agree_on_tokens(const comm::CallMatrix& matrix, Profile profile) {
@@ -94,9 +117,12 @@ comm::LayerMark mark_of(const ActivationPlan& activation) {
   return mark;
 }
 
-comm::LayerMark with_global_bs(comm::LayerMark mark, int64_t global_bs) {
-  mark[kGlobalBsLow] = static_cast<uint32_t>(global_bs);
-  mark[kGlobalBsHigh] = static_cast<uint32_t>(static_cast<uint64_t>(global_bs) >> 32);
+comm::LayerMark with_call(comm::LayerMark mark, const CallArgs& args) {
+  for (const Attribute& attribute : kAttributes) {
+    const auto value = static_cast<uint64_t>(args.*attribute.value);
+    mark[attribute.word] = static_cast<uint32_t>(value);
+    mark[attribute.word + 1] = static_cast<uint32_t>(value >> 32);
+  }
   return mark;
 }
 

@@ -10,11 +10,11 @@ namespace megamoe::moe {
 /// The activation and its parameters as words.
 comm::LayerMark mark_of(const ActivationPlan& activation);
 
-/// The same with the global_bs of a call.
-comm::LayerMark with_global_bs(comm::LayerMark mark, int64_t global_bs);
+/// The same with what a call states, see CallArgs.
+comm::LayerMark with_call(comm::LayerMark mark, const CallArgs& args);
 
-/// The same verdict on every rank: activations or a global_bs that differ, and numbers of tokens that differ
-/// where the profile forbids it.
+/// The same verdict on every rank: activations, a global_bs or a ccl_buffer_size that differ, and numbers of
+/// tokens that differ where the profile forbids it.
 Status agree_on_call(const comm::CallMatrix& matrix, Profile profile);
 
 }  // namespace megamoe::moe

@@ -25,7 +25,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
     return Status(Code::kInvalidArgument, "sym_buffer is in a call: expected one call at a time");
   }
   Status local = moe::check_call(args, owner.config, owner.local_experts);
-  if (local.is_ok()) local = moe::check_global_bs(args, owner.group.size());
+  if (local.is_ok()) local = moe::check_attributes(args, owner.group.size(), buffer->ccl_buffer_size());
   if (local.is_ok()) {
     local = owner.token_map.build(
         args.topk_ids, args.x_active_mask.present() ? args.x_active_mask : TensorView(),
@@ -33,7 +33,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
          owner.config.profile});
   }
   MEGAMOE_RETURN_IF_ERROR(
-      owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, moe::with_global_bs(mark, args.global_bs)));
+      owner.exchange(local, local.is_ok() ? args.x.shape[0] : 0, moe::with_call(mark, args)));
   owner.rows.build(owner.matrix, owner.group.rank());
   moe::Call call(*this, args);
   MEGAMOE_RETURN_IF_ERROR(call.run());

@@ -194,6 +194,8 @@ Result<ActivationPlan> plan_activation(const Activation& activation) {
   return plan;
 }
 
+namespace {
+
 Status check_global_bs(const CallArgs& args, int64_t ranks) {
   const int64_t least = args.x.shape[0] * ranks;
   if (args.global_bs == 0) return Status::ok();
@@ -202,6 +204,16 @@ Status check_global_bs(const CallArgs& args, int64_t ranks) {
                                             ": expected 0, or a multiple of " + std::to_string(ranks) +
                                             " (ep_world_size) from " + std::to_string(least) +
                                             " (tokens of x times ep_world_size) on");
+}
+
+}  // namespace
+
+Status check_attributes(const CallArgs& args, int64_t ranks, int64_t buffer_bytes) {
+  MEGAMOE_RETURN_IF_ERROR(check_global_bs(args, ranks));
+  if (args.ccl_buffer_size == 0 || args.ccl_buffer_size >= buffer_bytes) return Status::ok();
+  return Status(Code::kInvalidArgument, "ccl_buffer_size = " + std::to_string(args.ccl_buffer_size) +
+                                            ": expected 0 (not stated) or at least " +
+                                            std::to_string(buffer_bytes) + " bytes, those of the buffer");
 }
 
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {

@@ -34,8 +34,8 @@ struct ActivationPlan {
 };
 Result<ActivationPlan> plan_activation(const Activation& activation);
 
-/// global_bs of a call over `ranks`.
-Status check_global_bs(const CallArgs& args, int64_t ranks);
+/// What a call over `ranks` states of itself, on a buffer of `buffer_bytes` per rank.
+Status check_attributes(const CallArgs& args, int64_t ranks, int64_t buffer_bytes);
 
 /// Tensors of one call.
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank);

@@ -97,41 +97,74 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, Transports, testing::ValuesIn(test::scenario
                            return name;
                          });
 
-TEST(Agreement, AGlobalBsThatDiffersIsTheSameErrorOnAllRanksAndTheNextCallWorks) {
-  constexpr int64_t kPastUInt32 = int64_t{3} << 33;  // the words of the record hold all 64 bits
+constexpr int64_t kPastUInt32 = int64_t{3} << 33;  // the words of the record hold all 64 bits
+
+/// What three ranks return that state values of an attribute in calls one after another, a line per call.
+std::vector<test::Outcome> outcomes_of(const char* transport, int64_t CallArgs::*attribute,
+                                       const std::vector<std::pair<int64_t, int64_t>>& of_one_and_others) {
   TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 1);
   const RankTokens tokens = layer.tokens(5);
+  return test::run_ranks(test::transport(transport), 3, [&](const Group& group) -> std::string {
+    RankTokens own = tokens;
+    auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
+    if (!buffer) return "create: " + buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(3, group.rank(), true));
+    if (!moe) return "plan: " + moe.status().message();
+    CallArgs args = layer.args(own, layer.local_experts(3, group.rank()));
+    std::string text;
+    for (const auto& [of_one, of_others] : of_one_and_others) {
+      args.*attribute = group.rank() == 1 ? of_one : of_others;
+      const std::vector<uint16_t> before = own.y;
+      const Status status = (*moe)->run(args);
+      text += (status ? "ok" : status.message()) + "\n";
+      if (!status && own.y != before) text += "y was written\n";
+    }
+    return text;
+  });
+}
+
+TEST(Agreement, AGlobalBsThatDiffersIsTheSameErrorOnAllRanksAndTheNextCallWorks) {
+  const std::string ends = ": expected the same value on every rank\n";
+  const std::string least =
+      ": expected 0, or a multiple of 3 (ep_world_size) from 15 (tokens of x times ep_world_size) on\n";
   for (const char* transport : {"local", "shm"}) {
-    const auto outcomes =
-        test::run_ranks(test::transport(transport), 3, [&](const Group& group) -> std::string {
-          RankTokens own = tokens;
-          auto buffer = SymmBuffer::create(group, layer.config(8), test::options(1));
-          if (!buffer) return "create: " + buffer.status().message();
-          auto moe = MegaMoe::create(*buffer, layer.layer(3, group.rank(), true));
-          if (!moe) return "plan: " + moe.status().message();
-          CallArgs args = layer.args(own, layer.local_experts(3, group.rank()));
-          std::string text;
-          const std::pair<int64_t, int64_t> values[] = {
-              // of rank 1, of the others
-              {18, 15}, {0, 15}, {kPastUInt32, 2 * kPastUInt32}, {14, 15}, {16, 16}, {18, 18}, {0, 0}};
-          for (const auto& [of_one, of_others] : values) {
-            args.global_bs = group.rank() == 1 ? of_one : of_others;
-            const std::vector<uint16_t> before = own.y;
-            const Status status = (*moe)->run(args);
-            text += (status ? "ok" : status.message()) + "\n";
-            if (!status && own.y != before) text += "y was written\n";
-          }
-          return text;
-        });
-    const std::string ends = ": expected the same value on every rank\n";
-    const std::string least =
-        ": expected 0, or a multiple of 3 (ep_world_size) from 15 (tokens of x times ep_world_size) on\n";
+    const auto outcomes = outcomes_of(
+        transport, &CallArgs::global_bs,
+        {{18, 15}, {0, 15}, {kPastUInt32, 2 * kPastUInt32}, {14, 15}, {16, 16}, {18, 18}, {0, 0}});
     for (const test::Outcome& outcome : outcomes) {
       EXPECT_EQ(outcome.text, "global_bs = 15 on ranks 0, 2; 18 on rank 1" + ends +
                                   "global_bs = 15 on ranks 0, 2; 0 on rank 1" + ends +
                                   "global_bs = 51539607552 on ranks 0, 2; 25769803776 on rank 1" + ends +
                                   "rank 1: global_bs = 14" + least + "rank 0: global_bs = 16" + least +
                                   "ok\nok\n")
+          << transport;
+    }
+  }
+}
+
+TEST(Agreement, ACclBufferSizeThatDiffersIsTheSameErrorOnAllRanksAndTheNextCallWorks) {
+  TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 1);
+  const int64_t bytes = *mega_moe_ccl_buffer_size(3, layer.config(8));
+  const std::string needed = std::to_string(bytes), more = std::to_string(bytes + 1);
+  const std::string ends = ": expected the same value on every rank\n";
+  for (const char* transport : {"local", "shm"}) {
+    const auto outcomes = outcomes_of(transport, &CallArgs::ccl_buffer_size,
+                                      {{bytes + 1, bytes},
+                                       {0, bytes},
+                                       {kPastUInt32, 2 * kPastUInt32},
+                                       {bytes - 1, bytes},
+                                       {-1, -1},
+                                       {bytes + 1, bytes + 1},
+                                       {bytes, bytes}});
+    for (const test::Outcome& outcome : outcomes) {
+      const std::string least =
+          ": expected 0 (not stated) or at least " + needed + " bytes, those of the buffer\n";
+      EXPECT_EQ(outcome.text, "ccl_buffer_size = " + needed + " on ranks 0, 2; " + more + " on rank 1" +
+                                  ends + "ccl_buffer_size = " + needed + " on ranks 0, 2; 0 on rank 1" +
+                                  ends +
+                                  "ccl_buffer_size = 51539607552 on ranks 0, 2; 25769803776 on rank 1" +
+                                  ends + "rank 1: ccl_buffer_size = " + std::to_string(bytes - 1) + least +
+                                  "rank 0: ccl_buffer_size = -1" + least + "ok\nok\n")
           << transport;
     }
   }

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -356,6 +357,16 @@ def test_texts_of_the_first_version(profile, changes, kind, text):
         assert isinstance(result, kind), result
         assert text in str(result)
         assert not str(result).endswith(("uint8", "e5m2"))
+
+
+@pytest.mark.parametrize("profile", ["mega_moe_v1", "cpu"])
+def test_a_ccl_buffer_size_that_differs_between_ranks_is_the_same_error_on_each(profile):
+    sizes = itertools.count(1)
+    results = on_two_ranks(profile, ccl_buffer_size=lambda a: a["ccl_buffer_size"] + next(sizes))
+    for result in results:
+        assert isinstance(result, ValueError), result
+        assert str(result).endswith(": expected the same value on every rank")
+        assert re.match(r"ccl_buffer_size = \d+ on rank 0; \d+ on rank 1: ", str(result))
 
 
 def test_a_buffer_of_other_tokens_is_named_by_them():
