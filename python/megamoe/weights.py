@@ -293,7 +293,7 @@ class LinearArguments(NamedTuple):
         if fractal and own in (*_WEIGHT_TYPES, "uint8"):
             shape = value.shape
             # The documents tell words of eight int4 from int4; the tiles of both are the same memory.
-            if own == "int32" and value.layout == "FRACTAL_NZ" and shape and shape[-1] % 8 == 0:
+            if own == "int32" and shape and shape[-1] % 8 == 0:
                 return tensors.read_fractal(name, array, own, (*shape[:-1], shape[-1] // 8), value.layout)
             return tensors.read_fractal(name, array, kind, shape, value.layout)
         return tensors.read(name, array, (*_WEIGHT_TYPES, "uint8"), {"uint8": kind})

@@ -87,10 +87,13 @@ BasicTensor<Void> describe_fractal(const char* name, const Array& array, const c
     }
   }
   tensor.set_contiguous();
-  const auto storage =
-      fractal_storage_shape(tensor.dtype, tensor.layout, shape[shape.size() - 2], shape.back());
+  // Words of eight int4 lie in the narrow tiles of int4.
+  const bool words = tensor.dtype == DType::kInt32 && tensor.layout == Layout::kFractalNzC0_32;
+  const DType element = words ? DType::kInt4 : tensor.dtype;
+  const auto storage = fractal_storage_shape(element, tensor.layout, shape[shape.size() - 2],
+                                             words ? 8 * shape.back() : shape.back());
   if (!storage) refuse("layout " + layout_text, std::string("a type that has it, not ") + dtype_text);
-  int64_t bits = dtype_bits(tensor.dtype);
+  int64_t bits = dtype_bits(element);
   bool fits = true;
   for (const int64_t extent : storage.value()) fits &= !__builtin_mul_overflow(bits, extent, &bits);
   for (int i = 0; i < tensor.dims - 2; ++i) fits &= !__builtin_mul_overflow(bits, shape[i], &bits);

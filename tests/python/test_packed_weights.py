@@ -167,45 +167,57 @@ def test_a_profile_judges_what_they_were_packed_from():
         assert texts == list(made)
 
 
-@pytest.mark.parametrize("tiled", [(False, True), (True, False), (True, True)])
-@pytest.mark.parametrize("pack", [False, True])
-def test_words_of_int4_are_int32_in_any_layout(tiled, pack):
-    """A profile takes int32 words, row-major or in tiles, and both linear layers of one type."""
+def int4_words(layouts, pack=False, profile="ascend_a2_a3"):
+    """Results of two ranks whose int4 weights are int32 words in a layout for each linear layer."""
     hidden, inter = 1024, 512
     rng = np.random.default_rng(62)
     words = [rng.integers(-(2**31), 2**31, shape, np.int64).astype(np.int32) for shape in ((hidden, 128), (inter, 128))]
-
-    def given(matrix, tile):
-        if not tile:
-            return [matrix]
-        shape = (matrix.shape[0], 8 * matrix.shape[1])
-        stored = megamoe.convert_layout(megamoe.int4_view(matrix), "FRACTAL_NZ", x_dtype="int4")
-        return [megamoe.FractalTensor(megamoe.int32_view(stored), shape)]
-
+    x = rng.standard_normal((2, hidden), np.float32).astype(BF16)
     beside = dict(
         l1_sf=[np.full(2 * inter, 0x3C000000, np.uint64)],
         l2_sf=[np.full(hidden, 0x3C000000, np.uint64)],
         l1_bias=[np.zeros(2 * inter, np.float32)],
         l2_bias=[np.zeros(hidden, np.float32)],
     )
-    x = rng.standard_normal((2, hidden), np.float32).astype(BF16)
 
-    def run(tiles):
-        groups = megamoe.Group.local(2)
+    def given(matrix, layout):
+        if layout == "ND":
+            return [matrix]
+        shape = (matrix.shape[0], 8 * matrix.shape[1])
+        stored = megamoe.convert_layout(megamoe.int4_view(matrix), layout, x_dtype="int4")
+        return [megamoe.FractalTensor(megamoe.int32_view(stored), shape, layout)]
 
-        def work(rank):
-            sizes = dict(num_experts=2, num_max_tokens_per_rank=4, num_topk=1, hidden=hidden, intermediate_hidden=inter)
-            sizes |= dict(dispatch_quant_mode=2, dispatch_quant_out_dtype="int8", profile="ascend_a2_a3", threads=1)
-            with megamoe.get_symm_buffer_for_mega_moe(groups[rank], **sizes) as buffer:
-                weights = [given(matrix, tile) for matrix, tile in zip(words, tiles)]
-                more = {name.replace("_sf", "_weights_sf"): value for name, value in beside.items()}
-                if pack:
-                    weights, more = megamoe.pack_weights(*weights, **beside, threads=1), {}
-                router = np.ones((2, 1), np.float32)
-                return megamoe.mega_moe(x, np.array([[0], [1]], np.int32), router, *weights, buffer, **more)[0]
+    def work(rank):
+        sizes = dict(num_experts=2, num_max_tokens_per_rank=4, num_topk=1, hidden=hidden, intermediate_hidden=inter)
+        sizes |= dict(dispatch_quant_mode=2, dispatch_quant_out_dtype="int8", profile=profile, threads=1)
+        with megamoe.get_symm_buffer_for_mega_moe(groups[rank], **sizes) as buffer:
+            weights = [given(matrix, layout) for matrix, layout in zip(words, layouts)]
+            more = {name.replace("_sf", "_weights_sf"): value for name, value in beside.items()}
+            if pack:
+                weights, more = megamoe.pack_weights(*weights, **beside, threads=1), {}
+            router = np.ones((2, 1), np.float32)
+            return megamoe.mega_moe(x, np.array([[0], [1]], np.int32), router, *weights, buffer, **more)[0]
 
-        return in_threads(work, 2)
+    groups = megamoe.Group.local(2)
+    return in_threads(work, 2)
 
-    for y, expected in zip(run(tiled), run((False, False))):
+
+@pytest.mark.parametrize("layouts", [("ND", "FRACTAL_NZ"), ("FRACTAL_NZ", "ND"), ("FRACTAL_NZ", "FRACTAL_NZ")])
+@pytest.mark.parametrize("pack", [False, True])
+def test_words_of_int4_are_int32_in_any_layout(layouts, pack):
+    """A profile takes int32 words, row-major or in tiles, and both linear layers of one type."""
+    for y, expected in zip(int4_words(layouts, pack), int4_words(("ND", "ND"))):
         assert not isinstance(y, Exception), y
         np.testing.assert_array_equal(bits(y), bits(expected))
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_words_of_int4_in_narrow_tiles_are_int32_to_a_profile(pack):
+    """Profile "cpu" takes them; another one says what its int32 words, not int4 elements, may be."""
+    narrow = ("FRACTAL_NZ_C0_32", "FRACTAL_NZ_C0_32")
+    for y, expected in zip(int4_words(narrow, pack, "cpu"), int4_words(("ND", "ND"))):
+        np.testing.assert_array_equal(bits(y), bits(expected))
+    for error in int4_words(narrow, pack):
+        assert isinstance(error, ValueError), error
+        expected = "has layout FRACTAL_NZ_C0_32: expected ND or FRACTAL_NZ with type of l1_weights int8 or int32"
+        assert expected in str(error)
