@@ -60,6 +60,12 @@ Result<std::vector<TensorView>> to_list(const megamoe_tensor* tensors, int64_t c
   return list;
 }
 
+/// Experts of weights that are not checked yet; at least one.
+int64_t experts_of(const std::vector<TensorView>& weight) {
+  const bool stacked = weight.size() == 1 && weight[0].dims == 3;
+  return std::max<int64_t>(1, stacked ? weight[0].shape[0] : static_cast<int64_t>(weight.size()));
+}
+
 }  // namespace
 
 Result<TensorView> to_view(const megamoe_tensor* tensor, const char* name) {
@@ -148,11 +154,13 @@ Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const ch
                {".bias", w.bias, w.bias_count, result.bias},
                {".added_bias", w.added_bias, w.added_bias_count, result.added_bias},
                {".zero", w.zero, w.zero_count, result.zero}};
+  int64_t most = most_experts;
   for (const auto& list : lists) {
-    auto converted =
-        to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str(), most_experts);
+    auto converted = to_list(list.tensors, list.count, (std::string(name) + list.suffix).c_str(), most);
     if (!converted) return converted.status();
     list.out = std::move(*converted);
+    // The weights, which come first, say how many experts there are.
+    most = std::min(most, experts_of(result.weight));
   }
   result.k_last = w.k_last != 0;
   result.interleave = w.interleave;

@@ -38,7 +38,8 @@ Status read_struct(const Struct* given, const char* name, Struct& known) {
 Status to_optional_dtype(int32_t number, const char* name, const char* field, DType& out);
 Result<BufferConfig> to_config(const megamoe_buffer_config* config);
 Result<BufferOptions> to_options(const megamoe_buffer_options* options);
-/// `most_experts`: of the rank, or of any layer where that is not known.
+/// `most_experts`: of the rank, or of any layer where that is not known. Lists beside the weights are not
+/// read where they are longer than the weights have experts.
 Result<LinearWeights> to_weights(const megamoe_linear_weights* weights, const char* name,
                                  int64_t most_experts);
 /// Activation only; the weights are the caller's to fill in.

@@ -30,17 +30,31 @@ static uint16_t y[1];
 static int32_t nums[1];
 static int8_t mask[1] = {0};
 
+/* A buffer of this process alone; null where the library refuses it. */
+static megamoe_buffer* make_buffer(const megamoe_buffer_config* config,
+                                   const megamoe_buffer_options* options) {
+  megamoe_group* group = NULL;
+  megamoe_buffer* buffer = NULL;
+  CHECK(megamoe_group_self(&group) == 0);
+  CHECK(megamoe_buffer_create(group, config, options, &buffer) == 0);
+  megamoe_group_release(group);
+  return buffer;
+}
+
+/* Weights of one stacked tensor. */
+static void stacked_weights(megamoe_linear_weights* weights, const megamoe_tensor* tensor) {
+  megamoe_init_linear_weights(weights, sizeof *weights);
+  weights->weight = tensor;
+  weights->weight_count = 1;
+}
+
 static void fill_weights(megamoe_linear_weights* weights1, megamoe_linear_weights* weights2,
                          megamoe_tensor tensors[2]) {
   const int64_t shape1[3] = {1, 1, 2}, shape2[3] = {1, 1, 1};
   tensors[0] = megamoe_row_major(gate_up, megamoe_dtype("bfloat16"), 3, shape1);
   tensors[1] = megamoe_row_major(down, megamoe_dtype("bfloat16"), 3, shape2);
-  megamoe_init_linear_weights(weights1, sizeof *weights1);
-  megamoe_init_linear_weights(weights2, sizeof *weights2);
-  weights1->weight = &tensors[0];
-  weights1->weight_count = 1;
-  weights2->weight = &tensors[1];
-  weights2->weight_count = 1;
+  stacked_weights(weights1, &tensors[0]);
+  stacked_weights(weights2, &tensors[1]);
 }
 
 static void fill_config(megamoe_buffer_config* config) {
@@ -66,7 +80,6 @@ static void test_layer(int packed) {
   megamoe_buffer_options options;
   megamoe_layer layer;
   megamoe_call call;
-  megamoe_group* group = NULL;
   megamoe_buffer* buffer = NULL;
   megamoe_packed_weights *packed1 = NULL, *packed2 = NULL;
   megamoe_op* op = NULL;
@@ -77,9 +90,7 @@ static void test_layer(int packed) {
   megamoe_init_buffer_options(&options, sizeof options);
   options.threads = 1;
   CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == 0 && bytes > 0);
-  CHECK(megamoe_group_self(&group) == 0);
-  CHECK(megamoe_buffer_create(group, &config, &options, &buffer) == 0);
-  megamoe_group_release(group);
+  buffer = make_buffer(&config, &options);
   CHECK(megamoe_buffer_experts_per_rank(buffer) == 1);
 
   megamoe_init_layer(&layer, sizeof layer);
@@ -166,22 +177,16 @@ static void test_memory(void) {
   megamoe_buffer_config config;
   megamoe_layer layer;
   megamoe_call call;
-  megamoe_group* group = NULL;
   megamoe_buffer* buffer = NULL;
   megamoe_op* op = NULL;
 
   fill_config(&config);
   config.num_experts = 2;
   config.hidden = 2;
-  CHECK(megamoe_group_self(&group) == 0);
-  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
-  megamoe_group_release(group);
-  megamoe_init_linear_weights(&weights1, sizeof weights1);
-  megamoe_init_linear_weights(&weights2, sizeof weights2);
-  weights1.weight = &tensor1;
-  weights2.weight = &tensor2;
+  buffer = make_buffer(&config, NULL);
+  stacked_weights(&weights1, &tensor1);
+  stacked_weights(&weights2, &tensor2);
   weights1.weight_count = (int64_t)1 << 40;
-  weights2.weight_count = 1;
   megamoe_init_layer(&layer, sizeof layer);
   layer.weight1 = &weights1;
   layer.weight2 = &weights2;
@@ -255,24 +260,19 @@ static void test_options(void) {
   megamoe_buffer_config config;
   megamoe_layer layer;
   megamoe_call call;
-  megamoe_group* group = NULL;
   megamoe_buffer* buffer = NULL;
   megamoe_packed_weights *shared1 = NULL, *shared2 = NULL;
   megamoe_op* op = NULL;
 
-  megamoe_init_linear_weights(&weights1, sizeof weights1);
-  megamoe_init_linear_weights(&weights2, sizeof weights2);
-  weights1.weight = &tensor1;
+  stacked_weights(&weights1, &tensor1);
+  stacked_weights(&weights2, &tensor2);
   weights1.bias = &tbias1;
-  weights2.weight = &tensor2;
   weights2.bias = &tbias2;
-  weights1.weight_count = weights1.bias_count = weights2.weight_count = weights2.bias_count = 1;
+  weights1.bias_count = weights2.bias_count = 1;
   weights1.interleave = 1;
   fill_config(&config);
   config.intermediate_hidden = 2;
-  CHECK(megamoe_group_self(&group) == 0);
-  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
-  megamoe_group_release(group);
+  buffer = make_buffer(&config, NULL);
   CHECK(megamoe_pack_linear1(&weights1, 1, 1, &shared1) == 0);
   CHECK(megamoe_pack_linear2(&weights2, 1, &shared2) == 0);
   megamoe_init_layer(&layer, sizeof layer);
@@ -374,6 +374,12 @@ static void test_errors(void) {
   CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidType,
                  "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, "
                  "float4_e2m1 or int32 (eight int4)"));
+  tensors[0].dtype = megamoe_dtype("bfloat16");
+  /* Lists beside the weights are bounded by the experts of those, before they are read. */
+  weights1.bias = tensors;
+  weights1.bias_count = 1000000;
+  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
+                 "weight1.bias has 1000000 tensors: expected one, or one per expert, of at most 1 experts"));
   CHECK(packed == NULL);
   CHECK(megamoe_group_local(2, groups) == 0);
   CHECK(groups[0] != NULL && groups[1] != NULL);
