@@ -191,6 +191,20 @@ class SymmBuffer:
         finally:
             self._in_use.release()
 
+    def before_call(self, prepare: Callable[[], _Result]) -> _Result:
+        """What `prepare` makes for the call that comes next. If it raises, the rank takes part in that call with
+        its error, as in `run_exclusively`.
+        """
+        try:
+            return prepare()
+        except Exception as error:
+            cause = error
+
+        def refuse() -> NoReturn:
+            raise cause
+
+        return self.run_exclusively(refuse)
+
     def plan(self, key: Any, make: Callable[[], Any]) -> Any:
         """The plan kept under `key`, made if missing. A plan keeps its weights alive, so keys stay unique."""
         found = self._plans.get(key)

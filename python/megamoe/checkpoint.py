@@ -158,6 +158,16 @@ class CheckpointLayer:
         added = torch.from_numpy(last).to(ids.dtype)
         return torch.cat([weights, gate.expand(-1, self.gated)], 1), torch.cat([ids, added], 1)
 
+    def _routed(self, x: Any) -> tuple[Any, Any, Any]:
+        """Rows of `x` (..., H) with (topk_weights, topk_ids) of all their experts."""
+        if tensors.is_array(x) and x.shape[-1:] != (self.hidden,):
+            invalid_value(f"x has shape {tuple(x.shape)}: expected (..., {self.hidden})")
+        rows = x.reshape(-1, self.hidden) if tensors.is_array(x) and x.ndim != 2 else x
+        topk_weights, topk_ids = self.route(rows)
+        if self.gated:
+            topk_weights, topk_ids = self._with_gated(rows, topk_weights, topk_ids)
+        return rows, topk_weights, topk_ids
+
     def __call__(self, x: Any, sym_buffer: SymmBuffer) -> Any:
         """The expert layer of the model: router, experts and shared experts. Collective over the ranks.
 
@@ -167,13 +177,13 @@ class CheckpointLayer:
 
         Returns:
             y: the shape and type of `x`.
+
+        Raises:
+            As `mega_moe`, on every rank.
         """
-        if tensors.is_array(x) and x.shape[-1:] != (self.hidden,):
-            invalid_value(f"x has shape {tuple(x.shape)}: expected (..., {self.hidden})")
-        rows = x.reshape(-1, self.hidden) if tensors.is_array(x) and x.ndim != 2 else x
-        topk_weights, topk_ids = self.route(rows)
-        if self.gated:
-            topk_weights, topk_ids = self._with_gated(rows, topk_weights, topk_ids)
+        if not isinstance(sym_buffer, SymmBuffer):
+            invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
+        rows, topk_weights, topk_ids = sym_buffer.before_call(lambda: self._routed(x))
         shared = self.shared or (None, None)
         plain = self.shared is not None and self.shared.l1.dtype == "bfloat16"
         y, _ = mega_moe(

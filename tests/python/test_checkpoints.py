@@ -12,7 +12,8 @@ from checkpoints import BF16, awq, fp8_blocks, gptq, plain
 from families import (
     DEEPSEEK, EXPERTS, HIDDEN, INTER, MODELS, TOKENS, TOPK, build, config, quantised, qwen2, qwen3,
 )  # fmt: skip
-from layers import relative_error
+from layers import bits, relative_error
+from ranks import in_threads
 
 
 def tokens(seed=1):
@@ -148,6 +149,32 @@ def test_refused(make, kind, text, tmp_path):
     with pytest.raises(kind) as caught:
         megamoe.load_layer(make().save(tmp_path), 1)
     assert text in str(caught.value)
+
+
+def test_a_wrong_x_of_one_rank_is_the_same_error_on_all(tmp_path):
+    """No rank waits for one that raised before the call, and the next call works."""
+    opened = megamoe.Checkpoint(qwen3().save(tmp_path))
+    groups = megamoe.Group.local(2)
+
+    def work(rank):
+        part = opened.load_layer(1, rank=rank, ranks=2, threads=1)
+        good = tokens()
+        results = []
+        with part.buffer(TOKENS, groups[rank], threads=1, deadline=20) as buffer:
+            for wrong in (good[:, :-1], good.tolist(), good.view(np.uint16)[None][..., None]):
+                try:
+                    results.append(part(wrong if rank == 1 else good, buffer))
+                except Exception as error:
+                    results.append(str(error))
+            results.append(part(good, buffer))
+        return results
+
+    first, second = in_threads(work, 2)
+    for texts in (first, second):
+        assert texts[0] == f"rank 1: x has shape ({TOKENS}, {HIDDEN - 1}): expected (..., {HIDDEN})"
+        assert texts[1] == "rank 1: x = list: expected a torch tensor or a NumPy array"
+        assert texts[2] == f"rank 1: x has shape (1, {TOKENS}, {HIDDEN}, 1): expected (..., {HIDDEN})"
+    np.testing.assert_array_equal(bits(first[3]), bits(second[3]))
 
 
 def test_wrong_arguments(tmp_path):
