@@ -1,7 +1,6 @@
-// Instruction-set levels: their needs, the table of CPU models, the environment variable.
+// Instruction-set levels: their names and needs, the table of CPU models.
 #include "megamoe/isa.h"
 
-#include <cstdlib>
 #include <cstring>
 
 #include "base/isa_choice.h"
@@ -55,19 +54,20 @@ constexpr const Level& level(Isa isa) {
   return kLevels[static_cast<int>(isa)];
 }
 
-/// Models whose best level is not the highest one they can run, or where that needs a reason.
+/// Models that were measured. What is missing here is measured where it runs.
 struct Preference {
   const char* vendor;
-  int family;   ///< -1 = any
+  int family;
   Isa highest;  ///< the highest level the CPU can run
   Isa chosen;
   const char* reason;
 };
 constexpr Preference kPreferences[] = {
-    {"AuthenticAMD", -1, Isa::kAvx512Bf16, Isa::kAvx512Bf16,
+    {"AuthenticAMD", 25, Isa::kAvx512Bf16, Isa::kAvx512Bf16,
      "vdpbf16ps has twice the rate of fp32 FMA on it"},
-    {"GenuineIntel", -1, Isa::kAvx512Bf16, Isa::kAvx512Vnni,
-     "fp32 FMA has twice the rate of vdpbf16ps on it"},
+    {"AuthenticAMD", 26, Isa::kAvx512Bf16, Isa::kAvx512Bf16,
+     "vdpbf16ps has twice the rate of fp32 FMA on it"},
+    {"GenuineIntel", 6, Isa::kAvx512Bf16, Isa::kAvx512Vnni, "fp32 FMA has twice the rate of vdpbf16ps on it"},
 };
 
 std::string known_names() {
@@ -76,28 +76,11 @@ std::string known_names() {
   return names;
 }
 
-Result<Isa> level_of_name(const char* argument, std::string_view name) {
-  for (const Level& l : kLevels) {
-    if (name != l.name) continue;
-    const std::string missing = missing_for(l.isa, this_cpu());
-    if (missing.empty()) return l.isa;
-    return Status(Code::kUnsupported, std::string(argument) + " = " + l.name +
-                                          ": this machine cannot run it, it lacks " + missing);
-  }
-  return Status(Code::kInvalidArgument,
-                std::string(argument) + " = " + shortened(name) + ": expected one of " + known_names());
-}
-
-const IsaChoice& choice_of_this_machine() {
-  static const IsaChoice choice = choose_isa(this_cpu());
-  return choice;
-}
-
-constexpr const char* kVariable = "MEGAMOE_ISA";
-/// Value of the variable, or null when it is unset or empty.
-const char* requested_level() {
-  const char* value = std::getenv(kVariable);
-  return value != nullptr && *value != '\0' ? value : nullptr;
+/// "GenuineIntel family 6 model 143", or "this CPU" where it does not say.
+std::string model_of(const Cpu& cpu) {
+  if (cpu.vendor[0] == '\0') return "this CPU";
+  return std::string(cpu.vendor) + " family " + std::to_string(cpu.family) + " model " +
+         std::to_string(cpu.model);
 }
 
 }  // namespace
@@ -116,21 +99,30 @@ IsaChoice choose_isa(const Cpu& cpu) {
   for (const Level& l : kLevels) {
     if ((l.needs & ~cpu.features) == 0) highest = l.isa;
   }
-  const std::string model = cpu.vendor[0] == '\0'
-                                ? "this CPU"
-                                : std::string(cpu.vendor) + " family " + std::to_string(cpu.family) +
-                                      " model " + std::to_string(cpu.model);
   for (const Preference& p : kPreferences) {
-    if (std::strcmp(p.vendor, cpu.vendor) != 0 || (p.family != -1 && p.family != cpu.family)) continue;
-    if (p.highest == highest) {
-      return {p.chosen, std::string(level(p.chosen).name) + " chosen for " + model + ": " + p.reason};
-    }
+    if (std::strcmp(p.vendor, cpu.vendor) != 0 || p.family != cpu.family || p.highest != highest) continue;
+    return {
+        p.chosen, std::string(level(p.chosen).name) + " chosen for " + model_of(cpu) + ": " + p.reason, {}};
   }
-  return {highest, std::string(level(highest).name) + " is the highest level that " + model + " can run"};
+  IsaChoice choice{
+      highest,
+      std::string(level(highest).name) + " is the highest level that " + model_of(cpu) + " can run",
+      {}};
+  // Both multiply bfloat16, and which of the two is faster is not the same on all models.
+  if (highest == Isa::kAvx512Bf16) choice.rival = Isa::kAvx512Vnni;
+  return choice;
 }
 
-Result<Isa> isa_of_call(std::optional<Isa> asked) {
-  return asked ? isa_from_name(isa_name(*asked)) : default_isa();
+Result<Isa> isa_of_name(const char* who, std::string_view name) {
+  for (const Level& l : kLevels) {
+    if (name != l.name) continue;
+    const std::string missing = missing_for(l.isa, this_cpu());
+    if (missing.empty()) return l.isa;
+    return Status(Code::kUnsupported,
+                  std::string(who) + " = " + l.name + ": this machine cannot run it, it lacks " + missing);
+  }
+  return Status(Code::kInvalidArgument,
+                std::string(who) + " = " + shortened(name) + ": expected one of " + known_names());
 }
 
 }  // namespace base
@@ -154,20 +146,7 @@ const std::vector<IsaInfo>& isa_levels() {
 }
 
 Result<Isa> isa_from_name(std::string_view name) {
-  return base::level_of_name("isa", name);
-}
-
-Result<Isa> default_isa() {
-  if (const char* value = base::requested_level()) return base::level_of_name(base::kVariable, value);
-  return base::choice_of_this_machine().isa;
-}
-
-std::string default_isa_reason() {
-  if (const char* value = base::requested_level()) {
-    const Result<Isa> isa = base::level_of_name(base::kVariable, value);
-    return isa ? std::string(value) + " is asked for by " + base::kVariable : isa.status().message();
-  }
-  return base::choice_of_this_machine().reason;
+  return base::isa_of_name("isa", name);
 }
 
 }  // namespace megamoe

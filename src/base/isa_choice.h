@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/cpu.h"
 #include "megamoe/isa.h"
@@ -12,15 +13,16 @@ namespace megamoe::base {
 
 struct IsaChoice {
   Isa isa;
-  std::string reason;  ///< one sentence
+  std::string reason;        ///< one sentence
+  std::optional<Isa> rival;  ///< a lower level that may be faster: the table does not know, a measurement may
 };
 
 /// What `cpu` lacks for `isa`, for example "AVX512_VNNI, AVX512_BF16"; empty if it can run it.
 std::string missing_for(Isa isa, const Cpu& cpu);
 /// The level this CPU model gets when nobody asks for one.
 IsaChoice choose_isa(const Cpu& cpu);
-/// The level that a call asks for, or default_isa(); an error for one that does not exist or that this
-/// machine cannot run.
-Result<Isa> isa_of_call(std::optional<Isa> asked);
+/// The level of a name that the argument or variable `who` gives; an error for one that does not exist or
+/// that this machine cannot run.
+Result<Isa> isa_of_name(const char* who, std::string_view name);
 
 }  // namespace megamoe::base

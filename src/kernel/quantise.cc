@@ -5,9 +5,9 @@
 #include <new>
 
 #include "base/fp_env.h"
-#include "base/isa_choice.h"
 #include "format/check.h"
 #include "format/packed.h"
+#include "kernel/default_isa.h"
 #include "kernel/registry.h"
 
 namespace megamoe {
@@ -112,7 +112,7 @@ Status check_arguments(const RuleInfo& info, const QuantArguments& a, bool smoot
 }
 
 Result<const kernel::RowOps*> row_ops(const QuantArguments& arguments) {
-  Result<Isa> isa = base::isa_of_call(arguments.isa);
+  Result<Isa> isa = kernel::isa_of_call(arguments.isa);
   if (!isa) return isa.status();
   return &kernel::row_ops_for(*isa);
 }

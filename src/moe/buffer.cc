@@ -6,10 +6,10 @@
 #include <new>
 #include <string>
 
-#include "base/isa_choice.h"
 #include "base/team.h"
 #include "base/topology.h"
 #include "comm/host_memory.h"
+#include "kernel/default_isa.h"
 #include "moe/agreement.h"
 #include "moe/limits.h"
 #include "moe/validate.h"
@@ -120,7 +120,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
     return Status(Code::kInvalidArgument,
                   "deadline = " + std::to_string(options.deadline.count()) + " ms: expected a positive time");
   }
-  Result<Isa> isa = base::isa_of_call(options.isa);
+  Result<Isa> isa = kernel::isa_of_call(options.isa);
   if (!isa) return isa.status();
   Result<const moe::Codec*> codec =
       moe::find_token_codec(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);

@@ -3,15 +3,15 @@
 
 #include <memory>
 
-#include "base/isa_choice.h"
 #include "base/topology.h"
+#include "kernel/default_isa.h"
 #include "kernel/registry.h"
 
 namespace megamoe::route {
 
 Result<Workers> Workers::create(const RoutingOptions& options) {
   MEGAMOE_RETURN_IF_ERROR(base::check_threads(options.threads));
-  Result<Isa> isa = base::isa_of_call(options.isa);
+  Result<Isa> isa = kernel::isa_of_call(options.isa);
   if (!isa) return isa.status();
   const int threads = options.threads > 0 ? options.threads : base::topology().usable_threads();
   return Workers(threads, &kernel::row_ops_for(*isa));

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/isa_choice.h"
+#include "kernel/default_isa.h"
 
 namespace megamoe {
 namespace {
@@ -99,6 +99,7 @@ TEST(Isa, ChoiceByModel) {
   struct Case {
     Cpu cpu;
     Isa isa;
+    std::optional<Isa> rival = std::nullopt;  ///< to be measured
   };
   const Case cases[] = {
       {cpu("", 0, 0), Isa::kGeneric},
@@ -113,16 +114,50 @@ TEST(Isa, ChoiceByModel) {
       {cpu("AuthenticAMD", 25, bf16), Isa::kAvx512Bf16},
       {cpu("AuthenticAMD", 26, bf16), Isa::kAvx512Bf16},
       {cpu("AuthenticAMD", 23, haswell), Isa::kAvx2},
-      {cpu("SomethingNew", 1, bf16), Isa::kAvx512Bf16},
+      {cpu("AuthenticAMD", 27, bf16), Isa::kAvx512Bf16, Isa::kAvx512Vnni},
+      {cpu("GenuineIntel", 18, bf16), Isa::kAvx512Bf16, Isa::kAvx512Vnni},
+      {cpu("SomethingNew", 1, bf16), Isa::kAvx512Bf16, Isa::kAvx512Vnni},
+      {cpu("SomethingNew", 1, cascade_lake), Isa::kAvx512Vnni},
       {cpu("GenuineIntel", 6, bf16 | kCpuAmx), Isa::kAvx512Vnni},
       {cpu("GenuineIntel", 6, bf16 | kCpuAmx | kOsAmx), Isa::kAmx},
   };
   for (const Case& c : cases) {
     const IsaChoice choice = choose_isa(c.cpu);
     EXPECT_EQ(choice.isa, c.isa) << choice.reason;
+    EXPECT_EQ(choice.rival, c.rival) << choice.reason;
     EXPECT_EQ(choice.reason.find(isa_name(c.isa)), 0u) << choice.reason;
   }
   EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16, AVX512_VBMI");
+}
+
+TEST(Isa, AModelThatTheTableDoesNotKnowIsMeasured) {
+  const base::IsaChoice open{Isa::kAvx512Bf16, "", Isa::kAvx512Vnni};
+  struct Case {
+    kernel::Bf16Rates rates;
+    Isa isa;
+  };
+  // In turn as two to one, equal, and as one to two.
+  for (const Case& c : {Case{{200e9, 100e9}, Isa::kAvx512Bf16}, Case{{100e9, 105e9}, Isa::kAvx512Bf16},
+                        Case{{100e9, 200e9}, Isa::kAvx512Vnni}}) {
+    const base::IsaChoice choice = kernel::decide(open, c.rates);
+    EXPECT_EQ(choice.isa, c.isa);
+    EXPECT_EQ(choice.reason.find(isa_name(c.isa)), 0u) << choice.reason;
+    EXPECT_NE(choice.reason.find("vdpbf16ps reaches "), std::string::npos) << choice.reason;
+  }
+  base::Cpu unknown = base::this_cpu();
+  std::strcpy(unknown.vendor, "SomethingNew");
+  unknown.features &= ~base::kCpuAmx;
+  const base::IsaChoice table = base::choose_isa(unknown);
+  const base::IsaChoice choice = kernel::choose_level(unknown);
+  if (!table.rival) {  // no vdpbf16ps here: nothing to compare
+    EXPECT_EQ(choice.reason, table.reason);
+    return;
+  }
+  const kernel::Bf16Rates rates = kernel::measure_bf16_rates();
+  EXPECT_GT(rates.dot_product, 0);
+  EXPECT_GT(rates.fma, 0);
+  EXPECT_TRUE(choice.isa == table.isa || choice.isa == *table.rival);
+  EXPECT_NE(choice.reason.find(" chosen by measurement: "), std::string::npos) << choice.reason;
 }
 
 }  // namespace
