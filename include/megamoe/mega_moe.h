@@ -52,6 +52,9 @@ struct BufferOptions {
   /// Keep for MegaMoe::stages() all rows of a call between the stages, which otherwise take over each other's
   /// memory, with Linear1, and with Linear2 where rows return as codes.
   bool keep_stages = false;
+  /// Reserve no memory for rows, however large: layers can be planned on the buffer and describe themselves,
+  /// calls are refused. Creation is not collective then.
+  bool plan_only = false;
 };
 
 /// One span of one thread in the last call.

@@ -43,14 +43,14 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
   BufferOptions buffer_options;
   buffer_options.threads = common.threads;
   buffer_options.isa = common.isa;
+  buffer_options.plan_only = true;
 
-  const PlaceholderLinear placeholder;
+  const OneElementWeights weights;
   Lines lines;
   auto body = [&](const Group& group) -> Status {
     auto buffer = SymmBuffer::create(group, config, buffer_options);
     if (!buffer) return buffer.status();
-    Layer layer =
-        placeholder_layer(placeholder, scenario, config, group.size(), (*buffer)->experts_per_rank());
+    Layer layer = weights.layer(scenario, config, group.size(), (*buffer)->experts_per_rank());
     layer.tuning = common.tuning;
     auto op = MegaMoe::create(*buffer, layer);
     if (!op) return op.status();
@@ -62,7 +62,7 @@ Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, cons
                                       packed_bytes(layer.weight2, false, "weight2")));
     return Status::ok();
   };
-  // Threads suffice: nothing is exchanged but the settings.
+  // Threads suffice: nothing is exchanged.
   MEGAMOE_RETURN_IF_ERROR(run_on_ranks("local", common.ranks, body));
   return lines;
 }

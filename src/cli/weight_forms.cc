@@ -15,7 +15,7 @@
 namespace megamoe::cli {
 namespace {
 
-constexpr int64_t kGroup = 128;  // of placeholders with group scales
+constexpr int64_t kGroup = 128;  // of group scales
 
 std::vector<WeightForm> all_forms() {
   std::vector<WeightForm> forms;
@@ -233,8 +233,8 @@ Status copy_pair(const Choice& first, const Choice& second, bool gated, LinearWe
 
 }  // namespace
 
-LinearWeights PlaceholderLinear::view(const moe::Scenario& scenario, const WeightForm& form, bool bias,
-                                      int64_t experts, int64_t k, int64_t n) const {
+LinearWeights OneElementWeights::linear(const moe::Scenario& scenario, const WeightForm& form, bool bias,
+                                        int64_t experts, int64_t k, int64_t n) const {
   const auto repeated = [&](DType dtype, std::vector<int64_t> shape, Layout layout = Layout::kNd) {
     TensorView view(&element_, dtype, {}, layout);
     if (form.stacked) view.shape[view.dims++] = experts;
@@ -259,8 +259,8 @@ LinearWeights PlaceholderLinear::view(const moe::Scenario& scenario, const Weigh
   return weights;
 }
 
-Layer placeholder_layer(const PlaceholderLinear& placeholder, const moe::Scenario& scenario,
-                        const BufferConfig& config, int64_t ranks, int64_t experts) {
+Layer OneElementWeights::layer(const moe::Scenario& scenario, const BufferConfig& config, int64_t ranks,
+                               int64_t experts) const {
   struct Candidate {
     WeightForm form;
     bool bias;
@@ -275,10 +275,10 @@ Layer placeholder_layer(const PlaceholderLinear& placeholder, const moe::Scenari
     }
   }
   const auto apply = [&](const Candidate& first, const Candidate& second, Layer& layer) {
-    layer.weight1 = placeholder.view(scenario, first.form, first.bias, experts, config.hidden,
-                                     2 * config.intermediate_hidden);
-    layer.weight2 = placeholder.view(scenario, second.form, second.bias, experts, config.intermediate_hidden,
-                                     config.hidden);
+    layer.weight1 =
+        linear(scenario, first.form, first.bias, experts, config.hidden, 2 * config.intermediate_hidden);
+    layer.weight2 =
+        linear(scenario, second.form, second.bias, experts, config.intermediate_hidden, config.hidden);
   };
   Layer layer;
   if (!choose_forms(candidates, config, ranks, scenario.token_codec->codes(), layer, apply)) {

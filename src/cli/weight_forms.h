@@ -19,20 +19,21 @@ struct WeightForm {
   DType channel_scales = DType::kFloat32;
 };
 
-/// Weights of the right shape and type whose elements are all one element: only their description matters.
-class PlaceholderLinear {
+/// Weights of the right shape and type whose elements are all one element, for plans: only their description
+/// matters there. Must outlive the layers made of them.
+class OneElementWeights {
  public:
-  LinearWeights view(const moe::Scenario& scenario, const WeightForm& form, bool bias, int64_t experts,
-                     int64_t k, int64_t n) const;
+  /// A layer of a scenario in a form that the profile of `config` takes. Where there is none it has some
+  /// form, and MegaMoe::create says what the profile expects.
+  Layer layer(const moe::Scenario& scenario, const BufferConfig& config, int64_t ranks,
+              int64_t experts) const;
 
  private:
+  LinearWeights linear(const moe::Scenario& scenario, const WeightForm& form, bool bias, int64_t experts,
+                       int64_t k, int64_t n) const;
+
   uint64_t element_ = 0;
 };
-
-/// A layer for plans of a scenario whose weights have a form that the profile of `config` takes. Without one
-/// it has some form, and MegaMoe::create says what the profile expects. Views `placeholder`.
-Layer placeholder_layer(const PlaceholderLinear& placeholder, const moe::Scenario& scenario,
-                        const BufferConfig& config, int64_t ranks, int64_t experts);
 
 /// Memory of weights that were copied into another form.
 using FormMemory = std::vector<std::shared_ptr<const void>>;

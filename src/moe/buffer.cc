@@ -130,7 +130,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group&
 
   MEGAMOE_RETURN_IF_ERROR(moe::check_buffer_size(config, *layout));
   // The tables of the routing are smaller than the segment: what passes here has room for them.
-  MEGAMOE_RETURN_IF_ERROR(comm::check_host_memory(layout->total, group.size()));
+  if (!options.plan_only) MEGAMOE_RETURN_IF_ERROR(comm::check_host_memory(layout->total, group.size()));
 
   const int threads = moe::choose_threads(options, group.size());
   Result<const moe::Codec*> combine_codec = moe::find_combine_codec(config.combine_quant_mode);
@@ -151,6 +151,7 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& 
       return Status(Code::kOutOfMemory, "the memory of the buffer could not be reserved");
     }
   }();
+  if (options.plan_only) return prepared;
   if (!prepared) return refuse_creation(group, prepared.status(), options);
   Impl& impl = **prepared;
   comm::SessionOptions session_options;
@@ -170,6 +171,9 @@ Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens, const com
   completed = false;
   const moe::TraceScope scope(trace, 0, TraceSpan::Stage::kExchange);
   if (destroyed) return Status(Code::kClosed, "the buffer was destroyed");
+  if (session == nullptr) {
+    return Status(Code::kUnsupported, "plan_only = true: expected a buffer with memory for calls");
+  }
   Result<uint64_t> call = session->begin_call();
   if (!call) return call.status();
   comm::LocalRecord record;
@@ -217,7 +221,7 @@ Status SymmBuffer::refuse_creation(const Group& group, const Status& why, const 
 
 void SymmBuffer::destroy() {
   if (impl_->destroyed.exchange(true)) return;
-  impl_->session->close();
+  if (impl_->session != nullptr) impl_->session->close();
   // The waits of a call that another thread is in end now; its memory stays until it has. A child of a fork
   // has no such thread.
   while (impl_->fork_generation == base::fork_generation() && impl_->busy.load()) {

@@ -96,6 +96,14 @@ TEST(Tool, Plan) {
   EXPECT_EQ(plans[0]["packed weight bytes of a rank"], std::to_string(4 * (64 * 64 * 2 + 32 * 64 * 2)));
 }
 
+TEST(Tool, PlanNeedsNoMemoryForCalls) {
+  // More than this machine can have: rows of 16384 tokens on each of 64 ranks.
+  const json plans =
+      run_json("plan --shape 7168x2048x256x8 --ranks 64 --tokens 16384 --scenario A16W16 --threads 1");
+  const int64_t of_a_rank = std::stoll(plans[0]["symmetric memory bytes"].get<std::string>());
+  EXPECT_GT(64 * of_a_rank, int64_t{1} << 42);
+}
+
 TEST(Tool, BenchPrintsCeilings) {
   const json bench = run_json("bench --shape 64x32x8x2 --tokens 1,4 --scenario all --repeat 2 --threads 1");
   ASSERT_EQ(bench["rows"].size(), 2 * kScenarios);

@@ -25,6 +25,33 @@ TEST(Misuse, ABufferBeyondTheMemoryOfTheHostIsAnError) {
   EXPECT_EQ(buffer.status().code(), Code::kOutOfMemory) << buffer.status().message();
 }
 
+TEST(Misuse, ABufferForPlansTakesNoMemoryAndRefusesCalls) {
+  constexpr int kRanks = 1024;
+  TestLayer layer(kShape, 1);
+  RankTokens tokens = layer.tokens(5);
+  BufferConfig config = layer.config(1 << 16);  // rows of that many ranks are beyond the memory of the host
+  BufferOptions options = test::options(1);
+  const auto groups = Group::local(kRanks);
+  ASSERT_TRUE(groups);
+  options.plan_only = true;
+  // Alone: the other ranks do not come, not to an error either.
+  config.ccl_buffer_size = 1;
+  const Status small = SymmBuffer::create((*groups)[1], config, options).status();
+  EXPECT_EQ(small.message().rfind("ccl_buffer_size = 1: expected 0", 0), 0u) << small.message();
+  config.ccl_buffer_size = 0;
+  const auto buffer = SymmBuffer::create((*groups)[1], config, options);
+  ASSERT_TRUE(buffer) << buffer.status().message();
+  auto moe = MegaMoe::create(*buffer, layer.layer(kRanks, 1, true));
+  ASSERT_TRUE(moe) << moe.status().message();
+  EXPECT_NE((*moe)->describe().find("rank: 1 of 1024"), std::string::npos) << (*moe)->describe();
+  const CallArgs args = layer.args(tokens, layer.local_experts(kRanks, 1));
+  const std::string refusal = "plan_only = true: expected a buffer with memory for calls";
+  EXPECT_EQ((*moe)->run(args).message(), refusal);
+  EXPECT_EQ((*buffer)->refuse_call(Status(Code::kInvalidArgument, "no")).message(), refusal);
+  (*buffer)->destroy();
+  EXPECT_EQ((*moe)->run(args).code(), Code::kClosed);
+}
+
 TEST(Misuse, RowsOfHalfBytesAreRefusedBeforeTheyAreCodes) {
   test::LayerOptions options;
   options.shared_experts = 1;
