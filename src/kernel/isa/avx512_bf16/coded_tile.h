@@ -33,30 +33,38 @@ template <class Codes>
   }
 }
 
-/// Rows whose sums leave registers for the scales of byte codes.
-inline constexpr int kRowsBesideScales = 6;
+/// Rows whose sums leave registers for tables and for the scales of byte codes.
+inline constexpr int kRowsBesideTables = 6;
+/// Rows of two panels whose sums leave registers for the codes of both.
+inline constexpr int kRowsBesideCodes = 4;
 
 /// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
 /// has kRowCount, start, add(column halves of a pair of k, activations) and store.
 template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t) {
-  constexpr int kPairs = Decoder<Codes>::kPairs;
+  constexpr int kRows = Sums::kRowCount;
+  constexpr bool kTall = kRows > kRowsBesideTables;
+  constexpr bool kTogether = kPanels > 1 && Codes::kBits == 4 && kRows <= kRowsBesideCodes;
+  using CodeDecoder = Decoder<Codes, kTall>;
+  constexpr int kPairs = CodeDecoder::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
   const int64_t stride = mx_panel_bytes<Codes>(t.k);
-  constexpr bool kTall = Codes::kBits == 8 && Sums::kRowCount > kRowsBesideScales;
-  const Decoder<Codes, kTall> decoder;
+  const CodeDecoder decoder;
   const auto* codes = static_cast<const uint8_t*>(t.panel);
   const uint8_t* const end = codes + stride;
   const auto* a = static_cast<const int32_t*>(t.a);
-  kernel::SpreadPrefetch<Level> prefetch(t, stride / kBytes * kernel::kPrefetchStride, 1);
+  constexpr int64_t kStepsOfGroup = kernel::kMxGroup / 2 / kPairs;
+  kernel::SpreadPrefetch<Level> prefetch(t, t.k / kernel::kMxGroup * kStepsOfGroup * kernel::kPrefetchStride,
+                                         1);
   __mmask32 special = 0;
   Sums sums[kPanels];
+#pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
-  using Scales = std::conditional_t<kTall, CachedScales<Codes>, ExponentScales<Codes>>;
+  using Scales = std::conditional_t<kTall && Codes::kBits == 8, CachedScales<Codes>, ExponentScales<Codes>>;
   while (codes != end) {
     Scales scales[kPanels];
     // What C will hold comes last: until then its memory holds the scales.
-    if constexpr (kTall) scales[0].change = static_cast<std::byte*>(t.c);
+    if constexpr (kTall && Codes::kBits == 8) scales[0].change = static_cast<std::byte*>(t.c);
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       scales[p].load(codes + p * stride);
@@ -66,23 +74,38 @@ void tile_coded(const kernel::Tile& t) {
 #pragma GCC unroll 1
     for (int pair = 0; pair < kernel::kMxGroup / 2; pair += kPairs) {
       prefetch.step();
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) {
-        asm("" : "+r"(a));  // load activations again: there are no registers to keep them in
-        const auto first = decoder.load(codes + p * stride, 0), second = decoder.load(codes + p * stride, 1);
+      const auto load = [&](int p, int half) __attribute__((always_inline)) {
+        return decoder.load(codes + p * stride, half);
+      };
+      const auto weights = [&](int p, const auto& from, int i, int half) __attribute__((always_inline)) {
+        return scales[p](decoder.pair(from, i, half), half);
+      };
+      if constexpr (kTogether) {
+        const auto first0 = load(0, 0), second0 = load(0, 1), first1 = load(1, 0), second1 = load(1, 1);
 #pragma GCC unroll 4
         for (int i = 0; i < kPairs; ++i) {
-          sums[p].add(scales[p](decoder.pair(first, i, 0), 0), scales[p](decoder.pair(second, i, 1), 1),
-                      a + i * Sums::kRowCount);
+          const __m512i both[2][2] = {{weights(0, first0, i, 0), weights(0, second0, i, 1)},
+                                      {weights(1, first1, i, 0), weights(1, second1, i, 1)}};
+          Sums::add(sums, both, a + i * kRows);
+        }
+      } else {
+#pragma GCC unroll 2
+        for (int p = 0; p < kPanels; ++p) {
+          asm("" : "+r"(a));  // load activations again: there are no registers to keep them in
+          const auto first = load(p, 0), second = load(p, 1);
+#pragma GCC unroll 4
+          for (int i = 0; i < kPairs; ++i) {
+            sums[p].add(weights(p, first, i, 0), weights(p, second, i, 1), a + i * kRows);
+          }
         }
       }
       codes += kBytes;
-      a += kPairs * Sums::kRowCount;
+      a += kPairs * kRows;
     }
   }
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) {
-    sums[p].store(static_cast<float*>(t.c) + p * Sums::kRowCount * kernel::kPanelColumns);
+    sums[p].store(static_cast<float*>(t.c) + p * kRows * kernel::kPanelColumns);
   }
   if (special == 0) return;
   for (int p = 0; p < kPanels; ++p) multiply_by_strips<Codes>(t, p);

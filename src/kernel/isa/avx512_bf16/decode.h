@@ -184,15 +184,26 @@ class Decoder<E2M1Codes, kTall> {
   static constexpr int kPairs = 4;
   using Loaded = __m512i;
 
+  Decoder() {
+    if constexpr (kTall) return;
+    __m512i values = _mm512_load_si512(kNibbles.values);
+    asm("" : "+v"(values));  // not from memory, where every look-up takes a load from the activations
+    values_ = values;
+  }
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int half) const {
     return exchanged_bytes(codes + 64 * half);
   }
   [[gnu::always_inline]] __m512i pair(Loaded from, int pair, int /*half*/) const {
-    return look_up(nibble_pair(from, pair), kNibbles);
+    const __m512i entries = nibble_pair(from, pair);
+    if constexpr (kTall) return look_up(entries, kNibbles);
+    return _mm512_permutexvar_epi16(entries, values_);
   }
   [[gnu::always_inline]] static __m512i value(__m512i raised) {
     return _mm512_subs_epu16(raised, _mm512_set1_epi16(kRaised * 128));
   }
+
+ private:
+  __m512i values_;
 };
 
 /// The mark of every word.
@@ -210,25 +221,31 @@ inline constinit const Marks kMarks;
   return constant;
 }
 
+[[gnu::always_inline]] inline __m512i words_made_for(const uint8_t* group, int constant) {
+  return _mm512_set1_epi16(static_cast<int16_t>(made_for(group, constant)));
+}
+
+/// Dwords of 32 bytes in the order in which unpacking the words made of them yields columns 0..15 and 16..31.
+alignas(32) inline constinit const int32_t kUnpackOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+
 /// The scales of one group of k, added to the exponents. Exact while no value leaves the normal range.
 template <class Codes>
 struct ExponentScales {
   __m512i change[2];
 
   [[gnu::always_inline]] void load(const uint8_t* scales) {
-    for (int half = 0; half < 2; ++half) {
-      const __m512i byte =
-          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
-      __m512i word;
-      if constexpr (Codes::kBits == 8) {  // (byte - 127) * 128, minus the mark
-        word =
-            _mm512_sub_epi32(_mm512_slli_epi32(byte, 7), _mm512_set1_epi32(made_for(scales, 127 * 128 + 1)));
-      } else {  // what is left of raising by kRaised
-        word = _mm512_sub_epi32(_mm512_set1_epi32(made_for(scales, (127 + kRaised) * 128)),
-                                _mm512_slli_epi32(byte, 7));
-      }
-      change[half] = _mm512_mask_blend_epi16(0xaaaaaaaau, word, _mm512_slli_epi32(word, 16));
+    const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kUnpackOrder));
+    const __m256i bytes =
+        _mm256_permutevar8x32_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)), order);
+    const __m512i words = _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 7);
+    __m512i word;
+    if constexpr (Codes::kBits == 8) {  // (byte - 127) * 128, minus the mark
+      word = _mm512_sub_epi16(words, words_made_for(scales, 127 * 128 + 1));
+    } else {  // what is left of raising by kRaised
+      word = _mm512_sub_epi16(words_made_for(scales, (127 + kRaised) * 128), words);
     }
+    change[0] = _mm512_unpacklo_epi16(word, word);
+    change[1] = _mm512_unpackhi_epi16(word, word);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     if constexpr (Codes::kBits == 8) {

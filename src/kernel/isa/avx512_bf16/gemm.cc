@@ -13,6 +13,7 @@ namespace {
 struct Level;
 
 constexpr int kPairedRows = 4;
+constexpr int kPairedNibbleRows = 5;
 constexpr int kByteRows = kMaxRows - 1;  // of one tile: strips of MX bytes are decoded once for several
 
 }  // namespace
@@ -27,10 +28,10 @@ constinit const kernel::Gemm gemm_bf16 = {
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
     .coded_rows = {0, kByteRows, kByteRows, kMaxRows},
-    .paired_rows = {0, kPairedRows, kPairedRows, kPairedRows},
+    .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kByteRows, kPairedRows>::run,
                    CodedTiles<Level, E5M2Codes, Bf16Sums, kByteRows, kPairedRows>::run,
-                   CodedTiles<Level, E2M1Codes, Bf16Sums, kMaxRows, kPairedRows>::run},
+                   CodedTiles<Level, E2M1Codes, Bf16Sums, kMaxRows, kPairedNibbleRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -44,6 +44,17 @@ struct Bf16Sums {
       dot(c[r][1], x, w1);
     }
   }
+  /// The same of two panels, with one load of each activation.
+  [[gnu::always_inline]] static void add(Bf16Sums (&sums)[2], const __m512i (&w)[2][2], const Operand* a) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i x = _mm512_set1_epi32(a[r]);
+      dot(sums[0].c[r][0], x, w[0][0]);
+      dot(sums[0].c[r][1], x, w[0][1]);
+      dot(sums[1].c[r][0], x, w[1][0]);
+      dot(sums[1].c[r][1], x, w[1][1]);
+    }
+  }
   /// C = scales * fl(sum * factor of the row) + (first ? 0 : C), where there are factors.
   [[gnu::always_inline]] void add_scaled(const float* factors, __m512 scale0, __m512 scale1, bool first,
                                          float* to) const {
