@@ -23,13 +23,8 @@ namespace {
 
 constexpr double kSecondsPerBatch = 2.0;
 
-struct BenchOptions {
-  std::string shape;
+struct BenchOptions : MeasureOptions {
   std::string tokens = "1,4,16,64,256";
-  std::string scenario = "A16W16";
-  std::string routing = "uniform";
-  std::string profile = "cpu";
-  int64_t repeat = 20;
 };
 
 // Near the point where both take equally long either may be the limit: both are measured there.
@@ -283,22 +278,9 @@ class Bench {
 void add_bench(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("bench", "Measure a shape beside the ceilings of this machine");
   auto options = std::make_shared<BenchOptions>();
-  add_shape_option(*command, options->shape);
+  add_measure_options(*command, *options, "Most timed calls of a token count; fewer when they take long");
   command->add_option("--tokens", options->tokens, "Token counts of all ranks together")
       ->type_name("LIST")
-      ->capture_default_str();
-  add_scenarios_option(*command, options->scenario);
-  add_profile_option(*command, options->profile);
-  command
-      ->add_option("--routing", options->routing,
-                   "How tokens choose experts: uniform, zipf, one, with commas between them")
-      ->type_name("LIST")
-      ->capture_default_str();
-  command
-      ->add_option("--repeat", options->repeat,
-                   "Most timed calls of a token count; fewer when they take long")
-      ->check(CLI::Range(1, 1000000))
-      ->type_name("N")
       ->capture_default_str();
   command->callback(
       [&common, &action, options] { action = [&common, options] { return Bench(common, *options).run(); }; });

@@ -15,13 +15,13 @@
 namespace megamoe::cli {
 namespace {
 
-struct CliffOptions {
-  std::string shape;
-  std::string scenario = "A16W16";
-  std::string routing = "uniform,zipf,one";
+struct CliffOptions : MeasureOptions {
+  CliffOptions() {
+    routing = "uniform,zipf,one";
+    repeat = 15;
+  }
   std::string compare = "tokens,values,dense";
   int64_t last = 33;
-  int64_t repeat = 15;
 };
 
 /// One comparison: speed of what may be slow over that of what it is held against.
@@ -63,7 +63,7 @@ class Cliffs {
     auto shape = parse_shape(options_.shape);
     if (!shape) return bad_input(shape.status());
     shape_ = *shape;
-    auto scenarios = scenarios_named(options_.scenario);
+    auto scenarios = scenarios_named(options_.scenario, options_.profile);
     if (!scenarios) return bad_input(scenarios.status());
     const std::vector<std::string> kinds = split_names(options_.compare);
     for (const std::string& kind : kinds) {
@@ -92,30 +92,34 @@ class Cliffs {
   }
 
  private:
+  // All ranks have equally many tokens, at least one, as profiles want it. `last` is compared with one more.
+  int64_t step() const { return common_.ranks; }
+  int64_t steps() const { return std::max(options_.last / step(), int64_t{1}); }
+
   // Tokens of a smaller batch are the first of the larger one, so that routing changes as little as it can.
   Status add_batches(const std::string& routing, Plan& plan) const {
-    auto made = Tokens::random(shape_, options_.last + 1, routing, kMeasuredSeed, kMeasuredRoutings);
+    auto made = Tokens::random(shape_, (steps() + 1) * step(), routing, kMeasuredSeed, kMeasuredRoutings);
     if (!made) return made.status();
     const Batch batch = plan.tokens.emplace_back(std::move(*made)).batch();
-    for (int64_t count = 1; count <= options_.last + 1; ++count) {
-      plan.batches.push_back(first_tokens(batch, count));
+    for (int64_t each = 1; each <= steps() + 1; ++each) {
+      plan.batches.push_back(first_tokens(batch, each * step()));
     }
     return Status::ok();
   }
 
   void add_steps(const std::string& routing, Plan& plan) const {
-    const size_t first = plan.batches.size() - static_cast<size_t>(options_.last + 1);
-    for (int64_t count = 1; count <= options_.last; ++count) {
-      const size_t fewer = first + static_cast<size_t>(count - 1);
+    const size_t first = plan.batches.size() - static_cast<size_t>(steps() + 1);
+    for (int64_t each = 1; each <= steps(); ++each) {
+      const size_t fewer = first + static_cast<size_t>(each - 1);
       plan.comparisons.push_back({{kLayer, fewer + 1}, {kLayer, fewer}});
-      plan.lines.push_back({"", "one more token, " + routing, count,
-                            static_cast<double>(count + 1) / static_cast<double>(count), 0, 0.95});
+      plan.lines.push_back({"", "one more token, " + routing, each * step(),
+                            static_cast<double>(each + 1) / static_cast<double>(each), 0, 0.95});
     }
   }
 
   // One token and the most, each beside its like of ordinary values.
   void add_small_values(const std::string& routing, Plan& plan) const {
-    const size_t largest = plan.batches.size() - 1, one = largest - static_cast<size_t>(options_.last);
+    const size_t largest = plan.batches.size() - 1, one = largest - static_cast<size_t>(steps());
     size_t layer = kFirstSmall;
     for (const SmallValues& small : small_values()) {
       if (small.changes_weights()) {
@@ -151,6 +155,7 @@ class Cliffs {
 
   Status add_dense(Plan& plan) const {
     for (const int64_t count : kDenseTokens) {
+      if (count < step()) continue;
       auto tokens = Tokens::random(shape_, count, "one", kMeasuredSeed, 1);
       auto dense = Tokens::random(dense_shape(), count, "one", kMeasuredSeed, 1);
       if (!tokens) return tokens.status();
@@ -174,6 +179,7 @@ class Cliffs {
     std::vector<LayerJob> jobs;
     for (const RandomLayer& random : layers) {
       LayerJob base = random.job();
+      if (jobs.size() != kDense) base.config.profile = options_.profile;  // dense is a yardstick, not a layer
       base.batches = jobs.size() == kDense ? plan.dense : plan.batches;
       auto made = scenario_job(base, scenario, common_.ranks);
       if (!made) return made.status();
@@ -218,8 +224,10 @@ class Cliffs {
     }
     table.print();
     std::printf(
-        "\nspeed: tokens per second of T + 1 tokens over those of T; of subnormal values over others; of "
-        "all\ntokens to the same experts over one dense layer of that size. Medians of pairs in turn.\n");
+        "\nspeed: tokens per second with one more token on every rank over those without; of subnormal "
+        "values over "
+        "others;\nof all tokens to the same experts over one dense layer of that size. Medians of pairs in "
+        "turn.\n");
   }
 
   void print_json() const {
@@ -247,24 +255,19 @@ class Cliffs {
 void add_cliffs(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("cliffs", "Find token counts, routings and values that cost speed");
   auto options = std::make_shared<CliffOptions>();
-  add_shape_option(*command, options->shape);
-  add_scenarios_option(*command, options->scenario);
-  command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
-      ->type_name("LIST")
-      ->capture_default_str();
+  add_measure_options(*command, *options, "Pairs of calls of a comparison");
   command
       ->add_option("--compare", options->compare,
                    "tokens: T + 1 with T; values: subnormal ones with others; dense: one set of experts "
                    "with a dense layer")
       ->type_name("LIST")
       ->capture_default_str();
-  command->add_option("--last", options->last, "Compares T with T + 1 tokens for T from 1 to this")
+  command
+      ->add_option(
+          "--last", options->last,
+          "Compares T with T + 1 tokens for T from 1 to this, with one more on each of several ranks")
       ->check(CLI::Range(1, 4096))
       ->type_name("T")
-      ->capture_default_str();
-  command->add_option("--repeat", options->repeat, "Pairs of calls of a comparison")
-      ->check(CLI::Range(1, 100000))
-      ->type_name("N")
       ->capture_default_str();
   command->callback([&common, &action, options] {
     action = [&common, options] { return Cliffs(common, *options).run(); };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,6 +50,18 @@ void add_vectors(CLI::App& app, const CommonOptions& common, std::function<int()
 void add_shape_option(CLI::App& command, std::string& shape);
 void add_scenarios_option(CLI::App& command, std::string& scenarios);
 void add_profile_option(CLI::App& command, std::string& profile);
+
+/// What the commands that measure a shape have in common.
+struct MeasureOptions {
+  std::string shape;
+  std::string scenario = "A16W16";
+  std::string profile = "cpu";
+  std::string routing = "uniform";  ///< names with commas between them
+  int64_t repeat = 20;
+};
+/// Adds --shape, --scenario, --profile, --routing and --repeat with the defaults that stand in `options`;
+/// `repeat` says what is repeated.
+void add_measure_options(CLI::App& command, MeasureOptions& options, const std::string& repeat);
 
 /// Prints "megamoe: message" to stderr and returns kBadInput.
 int bad_input(const Status& status);

@@ -111,6 +111,21 @@ void add_profile_option(CLI::App& command, std::string& profile) {
       ->capture_default_str();
 }
 
+void add_measure_options(CLI::App& command, MeasureOptions& options, const std::string& repeat) {
+  add_shape_option(command, options.shape);
+  add_scenarios_option(command, options.scenario);
+  add_profile_option(command, options.profile);
+  command
+      .add_option("--routing", options.routing,
+                  "How tokens choose experts: uniform, zipf, one, with commas between them")
+      ->type_name("LIST")
+      ->capture_default_str();
+  command.add_option("--repeat", options.repeat, repeat)
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
 int bad_input(const Status& status) {
   std::fflush(stdout);
   std::fprintf(stderr, "megamoe: %s\n", status.message().c_str());

@@ -20,13 +20,9 @@ namespace {
 // Of the time of a scenario; the rest is for the winners together.
 constexpr double kShareOfSingles = 0.75;
 
-struct TuneOptions {
-  std::string shape;
-  std::string scenario = "A16W16";
+struct TuneOptions : MeasureOptions {
   std::string tokens = "1,16,256";
-  std::string routing = "uniform";
   std::string output;
-  int64_t repeat = 20;
   double seconds = 300;
 };
 
@@ -60,8 +56,7 @@ class Tune {
     shape_ = *shape;
     auto counts = parse_counts(options_.tokens, "--tokens");
     if (!counts) return bad_input(counts.status());
-    counts_ = *counts;
-    auto scenarios = scenarios_named(options_.scenario);
+    auto scenarios = scenarios_named(options_.scenario, options_.profile);
     if (!scenarios) return bad_input(scenarios.status());
     // Before anything is measured: what cannot be read must not be overwritten.
     if (std::ifstream(options_.output).good()) {
@@ -70,11 +65,14 @@ class Tune {
       entries_ = (*before)->impl().entries;
     }
     if (Status status = check_writable(); !status) return bad_input(status);
-    for (int64_t count : counts_) {
-      auto tokens = Tokens::random(shape_, count, options_.routing,
-                                   kMeasuredSeed + static_cast<uint64_t>(count), kMeasuredRoutings);
-      if (!tokens) return bad_input(tokens.status());
-      tokens_.push_back(std::move(*tokens));
+    for (const std::string& routing : split_names(options_.routing)) {
+      for (int64_t count : *counts) {
+        auto tokens = Tokens::random(shape_, count, routing, kMeasuredSeed + static_cast<uint64_t>(count),
+                                     kMeasuredRoutings);
+        if (!tokens) return bad_input(tokens.status());
+        tokens_.push_back(std::move(*tokens));
+        cells_.push_back({routing, count});
+      }
     }
     const double end = PairTimes::now() + options_.seconds;
     for (size_t s = 0; s < scenarios->size(); ++s) {
@@ -110,8 +108,9 @@ class Tune {
   Status tune(const moe::Scenario& scenario, double until) {
     const RandomLayer layer(shape_, kMeasuredSeed);
     LayerJob base = layer.job();
+    base.config.profile = options_.profile;
     for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
-    auto prepared = scenario_job(base, scenario);
+    auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     const auto measure = [&](const std::vector<Candidate>& candidates, double share) {
       return measure_candidates(prepared->job, scenario.name, common_, candidates, options_.repeat,
@@ -158,19 +157,20 @@ class Tune {
   }
 
   void show(const moe::Scenario& scenario, const std::vector<Candidate>& candidates, const TuneRun& run) {
-    Table table(
-        {"scenario", "tokens", "candidate", "ms", "defaults ms", "pairs", "speed", "noise", "better"});
+    Table table({"scenario", "routing", "tokens", "candidate", "ms", "defaults ms", "pairs", "speed", "noise",
+                 "better"});
     for (size_t c = 0; c < candidates.size(); ++c) {
       const Gain gain = gain_of(run.measured[c], run.measured[0]);
       const bool better = c > 0 && gain.wins();
-      for (size_t b = 0; b < counts_.size(); ++b) {
+      for (size_t b = 0; b < cells_.size(); ++b) {
         const Pairs& pairs = run.measured[c][b];
-        table.add({scenario.name, std::to_string(counts_[b]), name_of(candidates[c]),
+        table.add({scenario.name, cells_[b].routing, std::to_string(cells_[b].tokens), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
                    std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
                    percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
-                          {"tokens", counts_[b]},
+                          {"routing", cells_[b].routing},
+                          {"tokens", cells_[b].tokens},
                           {"candidate", name_of(candidates[c])},
                           {"ms", pairs.median() * 1e3},
                           {"defaults_ms", pairs.fallback_median() * 1e3},
@@ -185,11 +185,16 @@ class Tune {
     std::printf("\n");
   }
 
+  struct Cell {
+    std::string routing;
+    int64_t tokens;
+  };
+
   const CommonOptions& common_;
   const TuneOptions& options_;
   Shape shape_;
-  std::vector<int64_t> counts_;
-  std::vector<Tokens> tokens_;
+  std::vector<Cell> cells_;
+  std::vector<Tokens> tokens_;  ///< of each cell
   std::vector<moe::TuningEntry> entries_;
   nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
 };
@@ -199,20 +204,12 @@ class Tune {
 void add_tune(CLI::App& app, const CommonOptions& common, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("tune", "Measure block sizes for a shape and write the better ones");
   auto options = std::make_shared<TuneOptions>();
-  add_shape_option(*command, options->shape);
+  add_measure_options(*command, *options, "Most pairs of calls of a candidate and a token count");
   command->add_option("--output", options->output, "File to write; other layers in it stay")
       ->required()
       ->type_name("FILE");
   command->add_option("--tokens", options->tokens, "Token counts of all ranks together")
       ->type_name("LIST")
-      ->capture_default_str();
-  add_scenarios_option(*command, options->scenario);
-  command->add_option("--routing", options->routing, "How tokens choose experts: uniform, zipf, one")
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_option("--repeat", options->repeat, "Most pairs of calls of a candidate and a token count")
-      ->check(CLI::Range(1, 100000))
-      ->type_name("N")
       ->capture_default_str();
   command
       ->add_option("--seconds", options->seconds,

@@ -47,6 +47,8 @@ TEST(Tool, ProfilesJudgeALayer) {
       {"ascend_950", "1024x256x4x2 --shared-experts 1", "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP "},
       {"mega_moe_v1", "4096x512x6x6", "A8W8-FP A8W8-FP-E5M2 "},
   };
+  test::Scratch scratch;
+  const std::string tuning = scratch.file("tuning.json");
   for (const auto& [profile, shape, scenarios] : cases) {
     const std::string options = " --ranks 2 --tokens 2 --profile " + std::string(profile) + " --shape ";
     const json checked = run_json("check" + options + shape);
@@ -56,7 +58,8 @@ TEST(Tool, ProfilesJudgeALayer) {
     }
     const std::string sizes = std::string(shape).substr(0, std::string(shape).find(' '));
     EXPECT_EQ(scenarios_of(run_json("plan --scenario all" + options + sizes)), scenarios);
-    for (const char* command : {"check", "plan", "bench"}) {
+    for (const std::string& command : {std::string("check"), std::string("plan"), std::string("bench"),
+                                       std::string("cliffs"), "tune --output " + tuning}) {
       const Outcome outcome = run(command + options + "1000x512x6x6 --scenario " +
                                   std::string(scenarios).substr(0, std::string(scenarios).find(' ')));
       EXPECT_EQ(outcome.code, 2) << command;
@@ -67,6 +70,15 @@ TEST(Tool, ProfilesJudgeALayer) {
   EXPECT_EQ(scenarios_of(run_json("bench --scenario all --profile ascend_950 --ranks 2 --repeat 1 --tokens 2 "
                                   "--shape 1024x256x4x2")["rows"]),
             "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP ");
+  // Of the scenarios that A2 and A3 take one, so that the others do not run; cliffs also runs a dense layer,
+  // which no profile judges.
+  const std::string judged = " --profile ascend_a2_a3 --shape 1024x512x4x2 --scenario A8W8-INT --repeat 1";
+  for (const json& row : run_json("cliffs --last 1 --routing one" + judged)) {
+    EXPECT_EQ(row["scenario"], "A8W8-INT");
+  }
+  for (const json& row : run_json("tune --seconds 0 --tokens 1 --output " + tuning + judged)) {
+    EXPECT_EQ(row["scenario"], "A8W8-INT");
+  }
 }
 
 // What the operator can be asked for, on two domains of two ranks each.

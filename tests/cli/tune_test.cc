@@ -30,9 +30,13 @@ TEST(Tune, MeasuresCandidatesAndKeepsOtherLayers) {
   test::Scratch scratch;
   const std::string path = scratch.file("tuning.json");
   std::ofstream(path) << file_of({{"piece_ns", 5000}});
-  const json lines = run_json("tune --shape 64x32x4x2 --tokens 1,8 --repeat 3 --threads 1 --output " + path);
+  const json lines = run_json(
+      "tune --shape 64x32x4x2 --tokens 1,8 --routing zipf,one --repeat 3 --threads 1 --output " + path);
   bool control = false, strip = false;
-  for (const json& line : lines) {
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const json& line = lines[i];
+    EXPECT_EQ(line["routing"], i % 4 < 2 ? "zipf" : "one");
+    EXPECT_EQ(line["tokens"], i % 2 == 0 ? 1 : 8);
     EXPECT_GT(line["ms"].get<double>(), 0);
     EXPECT_GT(line["defaults_ms"].get<double>(), 0);
     control = control || line["candidate"] == "defaults again";
