@@ -22,6 +22,7 @@ namespace megamoe::cli {
 namespace {
 
 constexpr double kSecondsPerBatch = 2.0;
+constexpr int64_t kTracedCalls = 9;
 
 struct BenchOptions : MeasureOptions {
   std::string tokens = "1,4,16,64,256";
@@ -49,6 +50,8 @@ struct Row {
   Efficiency efficiency;      ///< time that the passes beside each call allow, over time taken
   double run_efficiency = 0;  ///< the same with the ceilings of the run and the median call
   Ceilings passes;            ///< their medians; 0 = not measured
+  CallRest rest;              ///< of calls with a trace
+  std::vector<std::pair<std::string, double>> stages;  ///< shares of the threads' time in them
   std::vector<std::string> kernels;
   Ceiling ceiling;
 };
@@ -116,6 +119,7 @@ class Bench {
     options.common = &common_;
     options.repeats = options_.repeat;
     options.seconds_per_batch = kSecondsPerBatch;
+    options.traced = kTracedCalls;
     options.label = scenario.name;
     options.jobs_before = static_cast<int64_t>(rows_.size() / tokens_.size());
     options.jobs = jobs_;
@@ -153,6 +157,8 @@ class Bench {
       const std::vector<Ceilings>& beside = result->batches[b].passes;
       row.efficiency = paired_efficiency(calls, beside, {ceiling.read, ceiling.operations()});
       row.passes = median_passes(beside);
+      row.rest = call_rest(result->batches[b].traced, result->threads);
+      row.stages = stage_shares(result->batches[b].traced);
       row.kernels = kernels_of_experts(*result, tokens_[b]);
       rows_.push_back(row);
     }
@@ -185,6 +191,15 @@ class Bench {
     return texts;
   }
 
+  /// Of the time that threads are in any stage or wait.
+  static std::vector<std::pair<std::string, double>> stage_shares(const std::vector<CallSpans>& calls) {
+    std::vector<std::pair<std::string, double>> stages = stage_seconds(calls);
+    double all = 0;
+    for (const auto& [stage, seconds] : stages) all += seconds;
+    for (auto& [stage, seconds] : stages) seconds /= all;
+    return stages;
+  }
+
   static Ceilings median_passes(const std::vector<Ceilings>& passes) {
     std::vector<double> bytes, operations;
     for (const Ceilings& pass : passes) {
@@ -200,7 +215,7 @@ class Bench {
                 static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk), common_.ranks,
                 common_.ranks == 1 ? "rank" : "ranks", common_.transport.c_str());
     Table table({"scenario", "ISA", "routing", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s",
-                 "of peak", "weight GB/s", "of read", "efficiency", "pairs"});
+                 "of peak", "weight GB/s", "of read", "efficiency", "pairs", "idle", "tail"});
     for (const Row& row : rows_) {
       table.add({row.scenario, row.isa, row.routing, std::to_string(row.tokens), fixed(row.experts, 1),
                  std::to_string(row.calls), fixed(row.seconds * 1e3, 3),
@@ -208,7 +223,7 @@ class Bench {
                  percent(row.operations / row.ceiling.linear1.rate), fixed(row.weight_bytes * 1e-9, 2),
                  percent(row.weight_bytes / row.ceiling.read),
                  row.efficiency.pairs > 0 ? percent(row.efficiency.value) : "-",
-                 std::to_string(row.efficiency.pairs)});
+                 std::to_string(row.efficiency.pairs), percent(row.rest.idle), percent(row.rest.tail)});
     }
     table.print();
     std::printf("\nCeilings of this machine, same run:");
@@ -221,12 +236,20 @@ class Bench {
         "efficiency: the longer of the times for the weight bytes and for the operations, over the time "
         "taken:\nmedian of the calls, each held against reading and arithmetic measured just before and "
         "after "
-        "it.\npairs: calls that count, because those passes differ by less than %.0f %%.\n",
+        "it.\npairs: calls that count, because those passes differ by less than %.0f %%.\n"
+        "idle, tail, of calls with a trace: threads' time in no stage, and time of the call from where the "
+        "first\nthread has nothing more to do.\n",
         rows_.empty() ? 0.0 : rows_[0].ceiling.read * 1e-9, kSteadyPasses * 100);
   }
 
   static nlohmann::ordered_json measured(double value, bool known) {
     return known ? nlohmann::ordered_json(value) : nullptr;
+  }
+
+  static nlohmann::ordered_json object(const std::vector<std::pair<std::string, double>>& values) {
+    nlohmann::ordered_json result;
+    for (const auto& [name, value] : values) result[name] = value;
+    return result;
   }
 
   void print_json() const {
@@ -248,6 +271,9 @@ class Bench {
                        {"passes",
                         {{"read_gbps", measured(row.passes.bytes * 1e-9, row.passes.bytes > 0)},
                          {"gflops", measured(row.passes.operations * 1e-9, row.passes.operations > 0)}}},
+                       {"idle", row.rest.idle},
+                       {"tail", row.rest.tail},
+                       {"stages", object(row.stages)},
                        {"kernels", row.kernels},
                        {"ceilings",
                         {{"linear1_gflops", row.ceiling.linear1.rate * 1e-9},

@@ -36,7 +36,7 @@ struct BatchReport {
   SharedArray<Ceilings> passes;            ///< [repeat + 1][rank]
   SharedArray<std::atomic<int64_t>> plan;  ///< [0]: number of timed calls, chosen by rank 0
   SharedArray<TraceSpan> spans;            ///< [rank][kSpansKept]
-  SharedArray<int64_t> span_counts;        ///< [rank]
+  SharedArray<int64_t> span_ends;          ///< [traced call][rank], in the spans of the rank
 };
 
 struct Report {
@@ -69,8 +69,8 @@ Result<Report> make_report(const LayerJob& job, const JobOptions& options) {
     MEGAMOE_RETURN_IF_ERROR(make(b.times, options.repeats * ranks * 2));
     MEGAMOE_RETURN_IF_ERROR(make(b.passes, options.pass ? (options.repeats + 1) * ranks : 0));
     MEGAMOE_RETURN_IF_ERROR(make(b.plan, 1));
-    MEGAMOE_RETURN_IF_ERROR(make(b.spans, options.trace ? ranks * kSpansKept : 0));
-    MEGAMOE_RETURN_IF_ERROR(make(b.span_counts, ranks));
+    MEGAMOE_RETURN_IF_ERROR(make(b.spans, options.traced > 0 ? ranks * kSpansKept : 0));
+    MEGAMOE_RETURN_IF_ERROR(make(b.span_ends, options.traced * ranks));
   }
   return report;
 }
@@ -103,6 +103,11 @@ Result<std::unique_ptr<MegaMoe>> make_op(const LayerJob& job, const JobOptions& 
   }
   layer->tuning = options.common->tuning;
   return MegaMoe::create(buffer, std::move(*layer));
+}
+
+/// As many on every rank.
+int64_t traced_calls(const JobOptions& options, const BatchReport& report) {
+  return std::min(options.traced, report.plan[0].load(std::memory_order_acquire));
 }
 
 Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const LayerJob& job, size_t index,
@@ -143,15 +148,20 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const LayerJob& job, siz
     taken = static_cast<double>(times[1] - times[0]) * 1e-9;
     pass(i + 1);
     if (rank == 0) calls.fetch_add(1, std::memory_order_relaxed);
-    if (options.trace) {
-      const std::vector<TraceSpan> spans = buffer.trace();
-      int64_t& kept = report.span_counts[rank];
-      const int64_t more = std::min<int64_t>(kSpansKept - kept, static_cast<int64_t>(spans.size()));
-      std::copy_n(spans.begin(), more, report.spans.data() + rank * kSpansKept + kept);
-      kept += more;
-    }
     repeats = report.plan[0].load(std::memory_order_acquire);
   }
+  const int64_t traced = traced_calls(options, report);
+  moe::TraceLog& trace = buffer.impl().trace;
+  if (traced > 0) trace.enable(buffer.threads(), moe::TraceLog::kSpansPerThread);
+  for (int64_t i = 0, kept = 0; i < traced; ++i) {
+    args = call(repeats + i + 1);
+    MEGAMOE_RETURN_IF_ERROR(op.run(args));
+    const std::vector<TraceSpan> spans = trace.spans();
+    const int64_t more = std::min<int64_t>(kSpansKept - kept, static_cast<int64_t>(spans.size()));
+    std::copy_n(spans.begin(), more, report.spans.data() + rank * kSpansKept + kept);
+    report.span_ends[i * ranks + rank] = kept += more;
+  }
+  trace.disable();
   return options.inspect ? options.inspect(op, args, rank) : Status::ok();
 }
 
@@ -173,9 +183,13 @@ BatchResult collect(BatchReport&& report, const JobOptions& options) {
       all.operations += report.passes[i * ranks + r].operations;
     }
   }
-  for (int r = 0; r < ranks && options.trace; ++r) {
-    const TraceSpan* const spans = report.spans.data() + r * kSpansKept;
-    result.spans.emplace_back(spans, spans + report.span_counts[r]);
+  for (int64_t i = 0; i < traced_calls(options, report); ++i) {
+    CallSpans& call = result.traced.emplace_back();
+    for (int r = 0; r < ranks; ++r) {
+      const TraceSpan* const spans = report.spans.data() + r * kSpansKept;
+      call.emplace_back(spans + (i == 0 ? 0 : report.span_ends[(i - 1) * ranks + r]),
+                        spans + report.span_ends[i * ranks + r]);
+    }
   }
   result.y = std::move(report.y);
   result.expert_token_nums = std::move(report.expert_token_nums);
@@ -262,7 +276,6 @@ Result<JobResult> run_layer(const LayerJob& job, const JobOptions& options, Prog
   buffer_options.threads = common.threads;
   buffer_options.isa = common.isa;
   buffer_options.deadline = kDeadline;
-  buffer_options.trace = options.trace;
   buffer_options.keep_stages = options.inspect != nullptr;
   auto report = make_report(job, options);
   if (!report) return report.status();

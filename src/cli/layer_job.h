@@ -13,6 +13,7 @@
 #include "cli/efficiency.h"
 #include "cli/progress.h"
 #include "cli/ranks.h"
+#include "cli/trace_share.h"
 #include "megamoe/mega_moe.h"
 #include "megamoe/reference.h"
 
@@ -42,8 +43,8 @@ struct JobOptions {
   const CommonOptions* common = nullptr;
   int64_t repeats = 1;           ///< most timed calls per batch, after one that is not timed
   double seconds_per_batch = 0;  ///< stop repeating after about this time; 0 = never
-  bool trace = false;
-  std::string label;        ///< of the progress bar
+  int64_t traced = 0;  ///< calls after the timed ones whose spans are kept, no more than there are timed ones
+  std::string label;   ///< of the progress bar
   int64_t jobs_before = 0;  ///< how many jobs like this one are done, of `jobs` in all; for the progress bar
   int64_t jobs = 1;
   /// What the machine does at best, measured on every rank, in its process: before the first timed call of a
@@ -58,8 +59,8 @@ struct BatchResult {
   SharedArray<uint16_t> y;                 ///< (T, H)
   SharedArray<int32_t> expert_token_nums;  ///< (E,)
   std::vector<double> seconds;             ///< of each timed call: first rank in to last rank out
-  std::vector<Ceilings> passes;  ///< of all ranks, one more than calls; empty without JobOptions::pass
-  std::vector<std::vector<TraceSpan>> spans;  ///< by rank, of the timed calls
+  std::vector<Ceilings> passes;   ///< of all ranks, one more than calls; empty without JobOptions::pass
+  std::vector<CallSpans> traced;  ///< of calls after the timed ones
   double median_seconds() const;
 };
 

@@ -129,7 +129,7 @@ class Runner {
     JobOptions options;
     options.common = &common_;
     options.repeats = options_.repeat;
-    options.trace = true;
+    options.traced = options_.repeat;
     options.label = "layer " + std::to_string(layer) + " " + scenario.name;
     options.jobs_before = static_cast<int64_t>(rows_.size());
     options.jobs = jobs_;
@@ -154,8 +154,8 @@ class Runner {
             ? relative_error(got.y.data(), static_cast<const uint16_t*>(input.moe_output.data), count)
             : NAN;
     row.tokens_per_second = static_cast<double>(row.tokens) / got.median_seconds();
-    row.hidden = hidden_share(got.spans);
-    row.stages = stage_seconds(got.spans);
+    row.hidden = hidden_share(got.traced);
+    row.stages = stage_seconds(got.traced);
     row.counts_equal = std::equal(want->expert_token_nums.begin(), want->expert_token_nums.end(),
                                   got.expert_token_nums.data());
     rows_.push_back(row);

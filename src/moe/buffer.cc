@@ -105,7 +105,7 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
       matrix(group_in.size(), config_in.num_experts),
       rows(layout_in.input),
       token_map(config_in.num_max_tokens_per_rank, config_in.num_topk, config_in.num_experts) {
-  if (options.trace) trace.enable(threads, size_t{1} << 15);
+  if (options.trace) trace.enable(threads, moe::TraceLog::kSpansPerThread);
 }
 
 Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::prepare(const Group& group,

@@ -11,7 +11,9 @@ namespace megamoe::moe {
 /// Spans by thread, in memory reserved up front; spans past the reservation are dropped. Off by default.
 class TraceLog {
  public:
+  static constexpr size_t kSpansPerThread = size_t{1} << 15;  ///< of one call, where nothing else is asked
   void enable(int threads, size_t spans_per_thread);
+  void disable() { logs_.clear(); }
   bool enabled() const { return !logs_.empty(); }
   void clear();
   void add(int thread, TraceSpan::Stage stage, int64_t begin_ns, int64_t end_ns);

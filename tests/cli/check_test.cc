@@ -50,16 +50,17 @@ TEST(Tool, ProfilesJudgeALayer) {
   test::Scratch scratch;
   const std::string tuning = scratch.file("tuning.json");
   for (const auto& [profile, shape, scenarios] : cases) {
-    const std::string options = " --ranks 2 --tokens 2 --profile " + std::string(profile) + " --shape ";
-    const json checked = run_json("check" + options + shape);
+    const std::string options = " --ranks 2 --profile " + std::string(profile) + " --shape ";
+    const json checked = run_json("check --tokens 2" + options + shape);
     EXPECT_EQ(scenarios_of(checked), scenarios);
     for (const json& scenario : checked) {
       EXPECT_TRUE(scenario["first_differing_stage"].is_null()) << profile << scenario.dump(1);
     }
     const std::string sizes = std::string(shape).substr(0, std::string(shape).find(' '));
-    EXPECT_EQ(scenarios_of(run_json("plan --scenario all" + options + sizes)), scenarios);
-    for (const std::string& command : {std::string("check"), std::string("plan"), std::string("bench"),
-                                       std::string("cliffs"), "tune --output " + tuning}) {
+    EXPECT_EQ(scenarios_of(run_json("plan --tokens 2 --scenario all" + options + sizes)), scenarios);
+    for (const std::string& command :
+         {std::string("check --tokens 2"), std::string("plan --tokens 2"), std::string("bench --tokens 2"),
+          std::string("cliffs"), "tune --tokens 2 --output " + tuning}) {
       const Outcome outcome = run(command + options + "1000x512x6x6 --scenario " +
                                   std::string(scenarios).substr(0, std::string(scenarios).find(' ')));
       EXPECT_EQ(outcome.code, 2) << command;
@@ -72,11 +73,12 @@ TEST(Tool, ProfilesJudgeALayer) {
             "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP ");
   // Of the scenarios that A2 and A3 take one, so that the others do not run; cliffs also runs a dense layer,
   // which no profile judges.
-  const std::string judged = " --profile ascend_a2_a3 --shape 1024x512x4x2 --scenario A8W8-INT --repeat 1";
+  const std::string judged =
+      " --ranks 2 --profile ascend_a2_a3 --shape 1024x512x4x2 --scenario A8W8-INT --repeat 1";
   for (const json& row : run_json("cliffs --last 1 --routing one" + judged)) {
     EXPECT_EQ(row["scenario"], "A8W8-INT");
   }
-  for (const json& row : run_json("tune --seconds 0 --tokens 1 --output " + tuning + judged)) {
+  for (const json& row : run_json("tune --seconds 0 --tokens 2 --output " + tuning + judged)) {
     EXPECT_EQ(row["scenario"], "A8W8-INT");
   }
 }

@@ -24,13 +24,34 @@ TEST(HiddenShare, CountsComputeOfAnyRankOnce) {
   const std::vector<TraceSpan> second = {
       {Stage::kLinear2, 0, 30, 60}, {Stage::kCombine, 0, 60, 80}, {Stage::kWait, 1, 0, 100}};
   // 40 of the dispatch, nothing of the combine.
-  EXPECT_DOUBLE_EQ(hidden_share({first, second}), 40.0 / 120.0);
-  EXPECT_TRUE(std::isnan(hidden_share({{}, {}})));
-  for (const auto& [stage, seconds] : stage_seconds({first, second})) {
+  EXPECT_DOUBLE_EQ(hidden_share({{first, second}}), 40.0 / 120.0);
+  // Spans of another call hide nothing.
+  EXPECT_DOUBLE_EQ(hidden_share({{first}, {second}}), 20.0 / 120.0);
+  EXPECT_TRUE(std::isnan(hidden_share({{{}, {}}})));
+  for (const auto& [stage, seconds] : stage_seconds({{first, second}, {first}})) {
     if (stage == trace_stage_name(Stage::kDispatch)) {
-      EXPECT_DOUBLE_EQ(seconds, 100e-9);
+      EXPECT_DOUBLE_EQ(seconds, 200e-9);
     }
   }
+}
+
+TEST(CallRest, TailBeginsWhereTheFirstThreadHasNothingMoreToDo) {
+  const std::vector<TraceSpan> first = {{Stage::kExchange, 0, 0, 10},
+                                        {Stage::kLinear1, 0, 10, 60},
+                                        {Stage::kLinear2, 1, 5, 80},
+                                        {Stage::kWait, 0, 60, 90},
+                                        {Stage::kCombine, 1, 80, 100}};
+  const std::vector<TraceSpan> second = {{Stage::kDispatch, 0, 5, 95}, {Stage::kLinear1, 1, 50, 70}};
+  const CallRest one = call_rest(CallSpans{first}, 2);
+  EXPECT_DOUBLE_EQ(one.tail, 0.4);
+  EXPECT_DOUBLE_EQ(one.idle, 1 - 155.0 / 200);
+  const CallRest both = call_rest(CallSpans{first, second}, 2);
+  EXPECT_DOUBLE_EQ(both.tail, 0.4);
+  EXPECT_DOUBLE_EQ(both.idle, 1 - 265.0 / 400);
+  // A thread that did nothing has nothing to do from the start.
+  EXPECT_DOUBLE_EQ(call_rest(CallSpans{first}, 3).tail, 1);
+  EXPECT_TRUE(std::isnan(call_rest(CallSpans{{}, {}}, 2).tail));
+  EXPECT_DOUBLE_EQ(call_rest({CallSpans{second}, CallSpans{first}, CallSpans{first}}, 2).tail, 0.4);
 }
 
 reference::Stages some_stages() {

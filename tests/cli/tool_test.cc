@@ -120,6 +120,22 @@ TEST(Tool, BenchPrintsCeilings) {
     }
     EXPECT_EQ(row["kernels"].size(), 2u);
     EXPECT_EQ(row["routing"], "uniform");
+    double shares = 0;
+    for (const auto& [stage, share] : row["stages"].items()) shares += share.get<double>();
+    EXPECT_NEAR(shares, 1, 1e-9);
+    EXPECT_GT(row["stages"]["linear2"], 0);
+    EXPECT_EQ(row["tail"], 0) << "one thread";
+    EXPECT_GT(row["idle"], 0);
+    EXPECT_LT(row["idle"], 1);
+  }
+}
+
+TEST(Tool, BenchSaysWhatThreadsWithoutWorkCost) {
+  for (const char* ranks : {"", " --ranks 2", " --ranks 2 --transport shm"}) {
+    const json rows =
+        run_json("bench --shape 64x32x8x2 --tokens 64 --repeat 3 --threads 2" + std::string(ranks))["rows"];
+    EXPECT_GT(rows[0]["tail"], 0) << ranks;
+    EXPECT_LE(rows[0]["tail"], 1) << ranks;
   }
 }
 
@@ -183,9 +199,12 @@ TEST(Tool, CliffsOfOneKind) {
 TEST(Tool, CliffsOverSeveralRanks) {
   for (const char* transport : {"local", "shm"}) {
     const json rows = run_json(
-        "cliffs --shape 64x32x8x2 --last 1 --repeat 1 --threads 1 --ranks 2 --routing one --transport " +
+        "cliffs --shape 64x32x8x2 --last 5 --repeat 1 --threads 1 --ranks 2 --routing one --transport " +
         std::string(transport));
-    EXPECT_EQ(rows.size(), 1u + 12u + 5u) << transport;
+    ASSERT_EQ(rows.size(), 2u + 12u + 4u) << transport;
+    EXPECT_EQ(rows[0]["tokens"], 2) << "every rank has one, then two, then three";
+    EXPECT_EQ(rows[1]["tokens"], 4);
+    EXPECT_EQ(rows[14]["tokens"], 4) << "against dense, the same";
   }
 }
 
