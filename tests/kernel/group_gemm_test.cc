@@ -168,6 +168,30 @@ TEST_P(GroupGemmTest, CodesHaveTheBitsOfStrips) {
   }
 }
 
+// Two panels at once have the bits of each alone, whatever their zero points are.
+TEST_P(GroupGemmTest, TwoPanelsHaveTheBitsOfEach) {
+  const int most =
+      way().code == WeightCode::kStrip ? 0 : way().gemm->paired_rows[static_cast<int>(way().code)];
+  if (most == 0) GTEST_SKIP() << "it takes one panel at a time";
+  for (const int64_t k : {1, 31, 100, 704}) {
+    for (const int64_t group : kGroupSizes) {
+      for (const uint32_t seed : {1u, 2u, 3u}) {
+        const Problem one(way(), k, group, seed == 2, seed);
+        Problem other(way(), k, group, seed == 2, seed + 3);
+        other.a = one.a;
+        other.row_scales = one.row_scales;
+        for (int rows = 1; rows <= most; ++rows) {
+          const std::vector<float> both = one.run(0, rows, &other);
+          std::vector<float> each = one.run(0, rows);
+          const std::vector<float> second = other.run(0, rows);
+          each.insert(each.end(), second.begin(), second.end());
+          ASSERT_EQ(both, each) << "k " << k << " group " << group << " rows " << rows << " seed " << seed;
+        }
+      }
+    }
+  }
+}
+
 TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);

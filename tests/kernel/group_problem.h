@@ -110,7 +110,7 @@ struct Problem {
     return way.code == WeightCode::kE4M3Groups ? 448.0f : way.code == WeightCode::kE2M1 ? 12.0f : 127.0f;
   }
   /// B as it is stored. Sixteen neighbouring numbers have codes of int4 under a zero point.
-  Guarded<unsigned char> stored(GroupForm& form) const {
+  std::vector<unsigned char> stored(GroupForm& form) const {
     if (way.code != WeightCode::kE2M1) form = {group, DType::kFloat32, false};
     std::vector<int> zeros(static_cast<size_t>(groups * kPanelColumns));
     for (int64_t i = 0; way.code == WeightCode::kInt4Groups && i < groups * kPanelColumns; ++i) {
@@ -124,8 +124,8 @@ struct Problem {
       if (zeros[i] > 119) zeros[i] = 119;
       form.zeros |= zeros[i] != 0;
     }
-    Guarded<unsigned char> bytes(static_cast<size_t>(stored_panel_bytes(way.code, gemm().family, k, form)));
-    std::memset(bytes.data(), 0, static_cast<size_t>(stored_panel_bytes(way.code, gemm().family, k, form)));
+    std::vector<unsigned char> bytes(
+        static_cast<size_t>(stored_panel_bytes(way.code, gemm().family, k, form)));
     unsigned char* at = bytes.data();
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t end = std::min(k, (g + 1) * group), count = end - g * group;
@@ -171,8 +171,9 @@ struct Problem {
     return bytes;
   }
 
-  /// Runs rows [first, first + count) as one tile; returns [count][32] values.
-  std::vector<float> run(int first, int count) const {
+  /// Runs rows [first, first + count) as one tile; returns [count][32] values. With the weights of another
+  /// problem as the next panel both are taken at once: [2][count][32].
+  std::vector<float> run(int first, int count, const Problem* next = nullptr) const {
     const size_t stride = static_cast<size_t>(k + 3) * code_bytes();  // a gap between rows
     Guarded<unsigned char> codes(stride * static_cast<size_t>(count));
     std::memset(codes.data(), 0xff, stride * static_cast<size_t>(count));
@@ -188,20 +189,30 @@ struct Problem {
       pack.scale_bytes = static_cast<ptrdiff_t>(groups * sizeof(float));
     }
     gemm().pack_rows(pack);
-    Guarded<float> c(static_cast<size_t>(count) * kPanelColumns);
+    const size_t values = static_cast<size_t>(count) * kPanelColumns * (next == nullptr ? 1 : 2);
+    Guarded<float> c(values);
     Tile tile{packed.data(), count, k, nullptr, nullptr, c.data(), nullptr, 0};
     tile.group = group;
     tile.row_scaled = !row_scales.empty();
     if (way.code == WeightCode::kStrip) {
       run_strip(tile);
     } else {
-      Guarded<unsigned char> panel = stored(tile.form);
+      std::vector<unsigned char> bytes = stored(tile.form);
+      if (next != nullptr) {
+        GroupForm form;
+        const std::vector<unsigned char> more = next->stored(form);
+        EXPECT_EQ(form.zeros, tile.form.zeros) << "panels of one form";
+        bytes.insert(bytes.end(), more.begin(), more.end());
+        tile.panels = 2;
+      }
+      Guarded<unsigned char> panel(bytes.size());
+      std::copy(bytes.begin(), bytes.end(), panel.data());
       tile.panel = panel.data();
       gemm().coded_tile[static_cast<int>(way.code)](tile);
       EXPECT_TRUE(panel.intact());
     }
     EXPECT_TRUE(packed.intact() && c.intact() && codes.intact());
-    return std::vector<float>(c.data(), c.data() + count * kPanelColumns);
+    return std::vector<float>(c.data(), c.data() + values);
   }
 
   /// Multiplies a strip, in ranges of K where it has several groups.

@@ -25,12 +25,18 @@ struct Level {
   using Vector = F32;
 };
 using Groups = kernel::GroupTile<F32, gemm_bf16, float, kMaxRows>;
-template <class Codes>
+template <bool kTall>
+using Int4Codes = Int4GroupCodes<false, kTall>;
+template <bool kTall>
+using Int4Differences = Int4GroupCodes<true, kTall>;
+template <template <bool> class Codes>
 using Coded = CodedGroupTiles<Level, Codes, Bf16Sums, gemm_bf16, kMaxRows>;
 
 void run_int4(const kernel::Tile& t) {
-  if (t.form.zeros ? Coded<Int4GroupCodes<true>>::run(t) : Coded<Int4GroupCodes<false>>::run(t)) return;
-  multiply_groups_by_strips<Level, gemm_bf16>(t, kernel::WeightCode::kInt4Groups);
+  if (t.form.zeros ? Coded<Int4Differences>::run(t) : Coded<Int4Codes>::run(t)) return;
+  for (int p = 0; p < t.panels; ++p) {
+    multiply_groups_by_strips<Level, gemm_bf16>(t, kernel::WeightCode::kInt4Groups, p);
+  }
 }
 void run_e4m3(const kernel::Tile& t) {
   Coded<E4M3GroupCodes>::run(t);
@@ -47,6 +53,7 @@ constinit const kernel::Gemm group_gemm_bf16 = {
     .pack_rows = Groups::pack,
     .tile = Groups::run,
     .coded_rows = {0, 0, 0, 0, 0, kMaxRows, kMaxRows},
+    .paired_rows = {0, 0, 0, 0, 0, kPairedGroupRows, kPairedGroupRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, nullptr, run_int4, run_e4m3},
 };
 
