@@ -10,7 +10,12 @@ namespace megamoe::kernel {
 /// Steps of the k loop between two calls of SpreadPrefetch::step; a step reads one dword row of the panel.
 inline constexpr int kPrefetchStride = 4;
 
-template <class Level>
+/// Where lines go when they have been read. kOnce, on AMD: from the second-level cache to nowhere, so that
+/// they take none of the bandwidth to the third. On Intel they would come to the first-level cache alone,
+/// which is smaller than a panel.
+enum class Locality { kCaches = 2, kOnce = 0 };
+
+template <class Level, Locality kLocality = Locality::kCaches>
 class SpreadPrefetch {
  public:
   /// For a tile of `steps_per_pass` steps in each of `passes` passes.
@@ -27,7 +32,8 @@ class SpreadPrefetch {
 
   void step() {
     for (int i = 0; i < per_step_; ++i) {
-      __builtin_prefetch(reinterpret_cast<const void*>(from_ + (offset_ >> 16)), 0, 2);
+      __builtin_prefetch(reinterpret_cast<const void*>(from_ + (offset_ >> 16)), 0,
+                         static_cast<int>(kLocality));
       offset_ += advance_;
     }
   }
