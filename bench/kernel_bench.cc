@@ -24,6 +24,7 @@ struct Weights {
   kernel::WeightCode code;
   const char* label;
   kernel::GroupForm groups = {};
+  bool least_scales = false;  ///< MX: 2^-127 instead of 1
 
   int64_t group() const {
     return code == kernel::WeightCode::kE2M1 ? kernel::kMxGroup : groups.group;  // plain kernels ignore it
@@ -54,6 +55,12 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
   }
   // A scale of 1 as E8M0, a zero point of 7 below a quarter of a byte's range.
   std::fill_n(weights->data(), bytes, std::byte{form.groups.zeros ? uint8_t{7} : uint8_t{127}});
+  if (form.least_scales) {
+    const int64_t group_bytes = one_panel / kernel::groups_of(kReduction, kernel::kMxGroup);
+    for (int64_t at = 0; at + group_bytes <= bytes; at += group_bytes) {
+      std::fill_n(weights->data() + at, kernel::kPanelColumns, std::byte{0});
+    }
+  }
   const std::vector<std::byte> codes(static_cast<size_t>(rows * kReduction * element), std::byte{1});
   const std::vector<int32_t> column_sums(kernel::kPanelColumns, static_cast<int32_t>(kReduction));
 
@@ -103,6 +110,9 @@ const Weights kWeights[] = {
     {kernel::WeightCode::kE4M3, "/e4m3"},
     {kernel::WeightCode::kE5M2, "/e5m2"},
     {kernel::WeightCode::kE2M1, "/e2m1"},
+    {kernel::WeightCode::kE4M3, "/e4m3_least", {}, true},
+    {kernel::WeightCode::kE5M2, "/e5m2_least", {}, true},
+    {kernel::WeightCode::kE2M1, "/e2m1_least", {}, true},
     {kernel::WeightCode::kInt4, "/int4"},
     {kernel::WeightCode::kInt4Groups, "/int4_32", {32, DType::kBFloat16, false}},
     {kernel::WeightCode::kInt4Groups, "/int4_128", {128, DType::kBFloat16, false}},

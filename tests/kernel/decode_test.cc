@@ -68,15 +68,17 @@ struct MxPanel {
   std::vector<uint8_t> stored;
 };
 
+/// Ranges of scales: ordinary ones, all, just those of normal values, and both ends.
+constexpr struct {
+  int lowest, highest;
+} kScales[] = {{120, 134}, {0, 255}, {17, 239}, {0, 20}, {0, 1}, {0, 254}, {235, 255}};
+
 class DecodeTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override { SKIP_UNLESS_RUNNABLE(GetParam()); }
 };
 
 TEST_P(DecodeTest, MxCodesTimesScales) {
-  constexpr struct {
-    int lowest, highest;
-  } kScales[] = {{120, 134}, {0, 255}, {17, 239}, {0, 20}, {235, 255}};
   for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
     const DecodeFunction decode = decoder_for(Family::kBf16, code, GetParam());
     for (int64_t k : kDepths) {
@@ -153,9 +155,55 @@ TEST_P(DecodeTest, CodedTilesEqualStrips) {
     GTEST_SKIP() << gemm.name << " has no coded tiles";
   for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
     for (int64_t k : kDepths) {
-      for (int lowest : {0, 120}) {
-        const MxPanel panel(code, k, lowest, lowest == 0 ? 255 : 134, static_cast<uint32_t>(k));
+      for (const auto& scales : kScales) {
+        const MxPanel panel(code, k, scales.lowest, scales.highest, static_cast<uint32_t>(k));
         expect_coded_tiles_equal_strips(gemm, code, panel.stored.data(), k, GetParam());
+      }
+    }
+  }
+}
+
+// Two panels at once, whatever the scales of each.
+TEST_P(DecodeTest, PairedPanelsEqualSingleOnes) {
+  const Gemm& gemm = gemm_for(Family::kBf16, GetParam());
+  if (gemm.paired_rows[static_cast<int>(WeightCode::kE2M1)] == 0)
+    GTEST_SKIP() << gemm.name << " takes one panel at a time";
+  constexpr int64_t k = 96;
+  for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
+    const auto one_panel = static_cast<size_t>(stored_panel_bytes(code, Family::kBf16, k));
+    for (const auto& first : kScales) {
+      for (const auto& second : kScales) {
+        std::vector<uint8_t> stored = MxPanel(code, k, first.lowest, first.highest, 1).stored;
+        const MxPanel other(code, k, second.lowest, second.highest, 2);
+        stored.insert(stored.end(), other.stored.begin(), other.stored.end());
+        for (int rows = 1; rows <= gemm.paired_rows[static_cast<int>(code)]; ++rows) {
+          const auto size = static_cast<size_t>(rows) * kPanelColumns;
+          std::vector<uint16_t> a(static_cast<size_t>(rows * k), 0x3f80);
+          for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<uint16_t>(a[i] + i * 37 % 128);
+          Guarded<uint16_t> packed(gemm.packed_bytes(rows, k) / 2);
+          gemm.pack_rows({a.data(), 2 * k, rows, k, packed.data()});
+          Guarded<uint32_t> want(2 * size), got(2 * size);
+          Tile tile{};
+          tile.a = packed.data();
+          tile.rows = rows;
+          tile.k = k;
+          for (size_t p = 0; p < 2; ++p) {
+            tile.panel = stored.data() + p * one_panel;
+            tile.c = want.data() + p * size;
+            gemm.coded_tile[static_cast<int>(code)](tile);
+          }
+          tile.panel = stored.data();
+          tile.c = got.data();
+          tile.panels = 2;
+          gemm.coded_tile[static_cast<int>(code)](tile);
+          ASSERT_TRUE(got.intact());
+          for (size_t i = 0; i < 2 * size; ++i) {
+            const bool both_nan = std::isnan(__builtin_bit_cast(float, want[i])) &&
+                                  std::isnan(__builtin_bit_cast(float, got[i]));
+            ASSERT_TRUE(both_nan || want[i] == got[i])
+                << "code " << static_cast<int>(code) << " rows " << rows << " element " << i;
+          }
+        }
       }
     }
   }

@@ -7,12 +7,13 @@
 
 #include "kernel/by_rows.h"
 #include "kernel/isa/avx512_bf16/decode.h"
+#include "kernel/isa/avx512_bf16/special_scales.h"
 #include "kernel/k_loop.h"
 #include "kernel/kernels.h"
 
 namespace megamoe::isa_avx512_bf16 {
 
-/// By way of a strip of a few groups, for scales that are not added to exponents.
+/// By way of a strip of a few groups, where the last one is not whole.
 template <class Codes>
 [[gnu::noinline]] void multiply_by_strips(const kernel::Tile& tile, int panel) {
   kernel::Tile t = tile;
@@ -37,11 +38,14 @@ template <class Codes>
 inline constexpr int kRowsBesideTables = 6;
 /// Rows of two panels whose sums leave registers for the codes of both.
 inline constexpr int kRowsBesideCodes = 4;
+/// Rows of all panels whose sums leave registers for low scales, and for half of them.
+inline constexpr int kRowsBesideLowScales = 7, kRowsBesideHalfScales = 8;
 
 /// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
-/// has kRowCount, start, add(column halves of a pair of k, activations) and store.
+/// has kRowCount, start, add(column halves of a pair of k, activations) and store. `room` is kScaleRoom bytes
+/// for each panel.
 template <class Level, class Codes, class Sums, int kPanels>
-void tile_coded(const kernel::Tile& t) {
+void tile_coded(const kernel::Tile& t, std::byte* room) {
   constexpr int kRows = Sums::kRowCount;
   constexpr bool kTall = kRows > kRowsBesideTables;
   constexpr bool kTogether = kPanels > 1 && Codes::kBits == 4 && kRows <= kRowsBesideCodes;
@@ -57,36 +61,26 @@ void tile_coded(const kernel::Tile& t) {
   constexpr int64_t kStepsOfGroup = kernel::kMxGroup / 2 / kPairs;
   kernel::SpreadPrefetch<Level, kernel::Locality::kOnce> prefetch(
       t, t.k / kernel::kMxGroup * kStepsOfGroup * kernel::kPrefetchStride, 1);
-  __mmask32 special = 0;
   Sums sums[kPanels];
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
-  using Scales = std::conditional_t<kTall && Codes::kBits == 8, CachedScales<Codes>, ExponentScales<Codes>>;
-  while (codes != end) {
-    Scales scales[kPanels];
-    // What C will hold comes last: until then its memory holds the scales.
-    if constexpr (kTall && Codes::kBits == 8) scales[0].change = static_cast<std::byte*>(t.c);
+  const auto multiply_group = [&]<class Values, bool kInOneGo>() __attribute__((always_inline)) {
+    Values values[kPanels];
 #pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) {
-      scales[p].load(codes + p * stride);
-      special = _kor_mask32(special, not_normal<Codes>(codes + p * stride));
-    }
+    for (int p = 0; p < kPanels; ++p) values[p].start(decoder, codes + p * stride, room + p * kScaleRoom);
     codes += kernel::kPanelColumns;
 #pragma GCC unroll 1
     for (int pair = 0; pair < kernel::kMxGroup / 2; pair += kPairs) {
       prefetch.step();
       const auto load = [&](int p, int half) __attribute__((always_inline)) {
-        return decoder.load(codes + p * stride, half);
+        return values[p].load(codes + p * stride, half);
       };
-      const auto weights = [&](int p, const auto& from, int i, int half) __attribute__((always_inline)) {
-        return scales[p](decoder.pair(from, i, half), half);
-      };
-      if constexpr (kTogether) {
+      if constexpr (kInOneGo) {
         const auto first0 = load(0, 0), second0 = load(0, 1), first1 = load(1, 0), second1 = load(1, 1);
 #pragma GCC unroll 4
         for (int i = 0; i < kPairs; ++i) {
-          const __m512i both[2][2] = {{weights(0, first0, i, 0), weights(0, second0, i, 1)},
-                                      {weights(1, first1, i, 0), weights(1, second1, i, 1)}};
+          const __m512i both[2][2] = {{values[0].pair(first0, i, 0), values[0].pair(second0, i, 1)},
+                                      {values[1].pair(first1, i, 0), values[1].pair(second1, i, 1)}};
           Sums::add(sums, both, a + i * kRows);
         }
       } else {
@@ -96,20 +90,40 @@ void tile_coded(const kernel::Tile& t) {
           const auto first = load(p, 0), second = load(p, 1);
 #pragma GCC unroll 4
           for (int i = 0; i < kPairs; ++i) {
-            sums[p].add(weights(p, first, i, 0), weights(p, second, i, 1), a + i * kRows);
+            sums[p].add(values[p].pair(first, i, 0), values[p].pair(second, i, 1), a + i * kRows);
           }
         }
       }
       codes += kBytes;
       a += kPairs * kRows;
     }
+  };
+  constexpr bool kBytewise = Codes::kBits == 8;
+  constexpr bool kFull = kRows * kPanels > kRowsBesideLowScales,
+                 kFuller = kRows * kPanels > kRowsBesideHalfScales;
+  using Scales = std::conditional_t<kTall && kBytewise, CachedScales<Codes>, ExponentScales<Codes>>;
+  using Low = std::conditional_t<kBytewise, LowScales<Codes, kFull>, LeastNibbles<kFull, kFuller>>;
+  using LowValues = std::conditional_t<kBytewise, ScaledValues<CodeDecoder, Low>, Low>;
+  // A nibble's value may lose its exponent to the scale, as long as its sign stays.
+  constexpr int kFirst = kBytewise ? 1 - Codes::kLowest : 1;
+  while (codes != end) {
+    __mmask32 special = 0;
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) {
+      special = _kor_mask32(special, not_normal<Codes, kFirst>(codes + p * stride));
+    }
+    if (special == 0) [[likely]] {
+      multiply_group.template operator()<ScaledValues<CodeDecoder, Scales>, kTogether>();
+    } else if (all_up_to(codes, Low::kLast) && all_up_to(codes + (kPanels - 1) * stride, Low::kLast)) {
+      multiply_group.template operator()<LowValues, false>();
+    } else {
+      multiply_group.template operator()<ScaledValues<CodeDecoder, SaturatingScales<Codes>>, false>();
+    }
   }
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) {
     sums[p].store(static_cast<float*>(t.c) + p * kRows * kernel::kPanelColumns);
   }
-  if (special == 0) return;
-  for (int p = 0; p < kPanels; ++p) multiply_by_strips<Codes>(t, p);
 }
 
 /// The functions for 1 .. kMaxRows rows, and for two panels up to kPairedRows rows.
@@ -120,8 +134,9 @@ struct CodedTiles {
       for (int p = 0; p < t.panels; ++p) multiply_by_strips<Codes>(t, p);
       return;
     }
+    alignas(64) std::byte room[2 * kScaleRoom];
     const auto at = static_cast<size_t>(t.rows - 1);
-    (t.panels == 2 ? kByRows<2, kPairedRows>[at] : kByRows<1, kMaxRows>[at])(t);
+    (t.panels == 2 ? kByRows<2, kPairedRows>[at] : kByRows<1, kMaxRows>[at])(t, room);
   }
 
  private:

@@ -206,14 +206,14 @@ class Decoder<E2M1Codes, kTall> {
   __m512i values_;
 };
 
-/// The mark of every word.
-struct alignas(64) Marks {
+/// The same word everywhere, for instructions that take no broadcast one.
+struct alignas(64) Words {
   uint16_t words[32];
-  consteval Marks() : words() {
-    for (uint16_t& word : words) word = 1;
+  explicit consteval Words(uint16_t value) : words() {
+    for (uint16_t& word : words) word = value;
   }
 };
-inline constinit const Marks kMarks;
+inline constinit const Words kMarks{1};
 
 /// A constant that is made again for every group: between groups there is no register to keep it in.
 [[gnu::always_inline]] inline int made_for(const uint8_t* group, int constant) {
@@ -257,33 +257,37 @@ struct ExponentScales {
   }
 };
 
+/// Bytes in the cache for the scales of a group, 64-byte aligned.
+inline constexpr int64_t kScaleRoom = 4 * 64;
+
 /// The same of codes of a byte where tall tiles have no registers for it: in the cache.
 template <class Codes>
 struct CachedScales {
-  std::byte* change;  ///< 128 bytes, 64-byte aligned
+  std::byte* room;  ///< kScaleRoom bytes
 
   [[gnu::always_inline]] void load(const uint8_t* scales) {
     ExponentScales<Codes> loaded;
     loaded.load(scales);
-    _mm512_store_si512(change, loaded.change[0]);
-    _mm512_store_si512(change + 64, loaded.change[1]);
+    _mm512_store_si512(room, loaded.change[0]);
+    _mm512_store_si512(room + 64, loaded.change[1]);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     __mmask32 finite;
     asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
     asm("vpaddw %2, %0, %0 %{%1%}"
         : "+v"(entry)
-        : "Yk"(finite), "m"(*reinterpret_cast<const __m512i*>(change + 64 * half)));
+        : "Yk"(finite), "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
     return entry;
   }
 };
 
-/// Any scales: values times scales in float.
+/// Any scales: values times scales in float. By multiply-adds: a multiplication that ends in a subnormal
+/// number is several times slower.
 template <class Codes>
 struct MultipliedScales {
   __m512 scale[2];
 
-  void load(const uint8_t* scales) {
+  [[gnu::always_inline]] void load(const uint8_t* scales) {
     for (int half = 0; half < 2; ++half) {
       const __m512i byte =
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
@@ -298,8 +302,9 @@ struct MultipliedScales {
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     const __m512i pair = Decoder<Codes>::value(entry);
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    const __m512 even = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), scale[half]);
-    const __m512 odd = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pair, upper)), scale[half]);
+    const __m512 zero = _mm512_set1_ps(-0.0f);  // leaves the sign of every product
+    const __m512 even = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)), scale[half], zero);
+    const __m512 odd = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(pair, upper)), scale[half], zero);
     return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even), 16),
                            _mm512_and_si512(_mm512_castps_si512(odd), upper));
   }
@@ -318,9 +323,9 @@ constexpr int64_t mx_panel_bytes(int64_t k) {
 }
 
 /// Columns of a group in which a code can stand for something else than a normal bfloat16 under its scale.
-template <class Codes>
+template <class Codes, int kFirst = 1 - Codes::kLowest>
 [[gnu::always_inline]] inline __mmask32 not_normal(const uint8_t* group) {
-  constexpr int kFirst = 1 - Codes::kLowest, kLast = 254 - Codes::kHighest;
+  constexpr int kLast = 254 - Codes::kHighest;
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(group));
   return _mm256_cmpgt_epu8_mask(
       _mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(made_for(group, kFirst)))),
