@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512/coded_tile.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -13,6 +14,8 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 12;  // 24 accumulators leave registers for weights, an activation and a product
+// Rows whose sums leave registers for codes, their decoded values and scales, of one panel and of two.
+constexpr int kCodedRows = 10, kPairedRows = 3, kPairedNibbleRows = 4;
 
 // The accumulating instructions are one line of assembly each: left to itself the compiler regroups the
 // operations of several steps and then has too few registers.
@@ -27,6 +30,7 @@ struct Bf16Sums {
   using Operand = float;
   static constexpr int kColumns = kPanelColumns;
   static constexpr int kOperands = 2;
+  static constexpr int kRowCount = kRows;
   __m512 c[kRows][2];
 
   [[gnu::always_inline]] void start(const kernel::Tile&, int) {
@@ -42,26 +46,41 @@ struct Bf16Sums {
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-    add(a, _mm512_slli_epi32(w0, 16), _mm512_slli_epi32(w1, 16));
+    const auto as_floats = [](__m512i bits) __attribute__((always_inline)) {
+      return _mm512_castsi512_ps(bits);
+    };
+    add(a, as_floats(_mm512_slli_epi32(w0, 16)), as_floats(_mm512_slli_epi32(w1, 16)));
     const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    add(a + kRows, _mm512_and_si512(w0, high), _mm512_and_si512(w1, high));
+    add(a + kRows, as_floats(_mm512_and_si512(w0, high)), as_floats(_mm512_and_si512(w1, high)));
+  }
+  /// The products of one k.
+  [[gnu::always_inline]] void add(const float* a, __m512 w0, __m512 w1) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 x = _mm512_set1_ps(a[r]);
+      add_product(c[r][0], x, w0);
+      add_product(c[r][1], x, w1);
+    }
+  }
+  /// The same of panels that share their activations.
+  template <int kPanels>
+  [[gnu::always_inline]] static void add(Bf16Sums (&sums)[kPanels], const float* a,
+                                         const __m512 (&w)[kPanels][2]) {
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const __m512 x = _mm512_set1_ps(a[r]);
+#pragma GCC unroll 2
+      for (int p = 0; p < kPanels; ++p) {
+        add_product(sums[p].c[r][0], x, w[p][0]);
+        add_product(sums[p].c[r][1], x, w[p][1]);
+      }
+    }
   }
   [[gnu::always_inline]] void store(void* to) const {
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns, c[r][0]);
       _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns + 16, c[r][1]);
-    }
-  }
-
- private:
-  [[gnu::always_inline]] void add(const float* a, __m512i bits0, __m512i bits1) {
-    const __m512 w0 = _mm512_castsi512_ps(bits0), w1 = _mm512_castsi512_ps(bits1);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-      add_product(c[r][0], x, w0);
-      add_product(c[r][1], x, w1);
     }
   }
 };
@@ -124,6 +143,11 @@ constinit const kernel::Gemm gemm_bf16 = {
     .packed_bytes = kernel::PackBf16AsFloat<Level>::bytes,
     .pack_rows = kernel::PackBf16AsFloat<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
+    .coded_rows = {0, kCodedRows, kCodedRows, kCodedRows},
+    .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
+    .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kCodedRows, kPairedRows>::run,
+                   CodedTiles<Level, E5M2Codes, Bf16Sums, kCodedRows, kPairedRows>::run,
+                   CodedTiles<Level, E2M1Codes, Bf16Sums, kCodedRows, kPairedNibbleRows>::run},
 };
 constinit const kernel::Gemm gemm_s8 = {
     .name = "s8_s32_12x32_avx512",
