@@ -146,6 +146,50 @@ def mega_moe(
     """
     if not isinstance(sym_buffer, SymmBuffer):
         invalid_type(f"sym_buffer = {type(sym_buffer).__name__}: expected a SymmBuffer")
+    stated = (
+        l1_weights,
+        l2_weights,
+        l1_weights_sf,
+        l2_weights_sf,
+        l1_bias,
+        l2_bias,
+        activation,
+        activation_clamp,
+        activation_params,
+        weight1_type,
+        weight2_type,
+        shared_l1_weights,
+        shared_l2_weights,
+        shared_l1_weights_sf,
+        shared_l2_weights_sf,
+        shared_l1_bias,
+        shared_l2_bias,
+        scales,
+        shared_expert_quant_out_dtype,
+        shared_weight1_type,
+        shared_weight2_type,
+        transpose_weight1,
+        transpose_weight2,
+        weight1_interleave,
+        combine_comm_mode,
+        scale_group,
+        l1_zero,
+        l2_zero,
+        l1_added_bias,
+        l2_added_bias,
+        l1_up,
+        shared_scale_group,
+        shared_l1_zero,
+        shared_l2_zero,
+        shared_l1_added_bias,
+        shared_l2_added_bias,
+        shared_l1_up,
+    )
+    compiling = is_compiling()
+    if not compiling:
+        results = sym_buffer.repeat(stated, x, topk_ids, topk_weights, x_active_mask)
+        if results is not None:
+            return results
 
     swap1, swap2, order = transpose_weight1, transpose_weight2, weight1_interleave
     group, shared_group = scale_group, shared_scale_group
@@ -217,7 +261,11 @@ def mega_moe(
         activation_params,
         combine_comm_mode,
     )
-    return start_call(sym_buffer, call)
+    if compiling:
+        from . import torch_layer
+
+        return torch_layer.call(sym_buffer, call)
+    return run_call(sym_buffer, call, stated=stated)
 
 
 class CallArguments(NamedTuple):
@@ -264,27 +312,25 @@ def is_compiling() -> bool:
     return torch is not None and torch.compiler.is_compiling()
 
 
-def start_call(buffer: SymmBuffer, call: CallArguments) -> tuple[Any, Any]:
-    """Runs the call, through the torch operator where torch.compile looks on."""
-    if is_compiling():
-        from . import torch_layer
-
-        return torch_layer.call(buffer, call)
-    return run_call(buffer, call)
-
-
 def run_call(
-    buffer: SymmBuffer, call: CallArguments, check: Callable[[], None] = _no_check
+    buffer: SymmBuffer,
+    call: CallArguments,
+    check: Callable[[], None] = _no_check,
+    stated: tuple[Any, ...] | None = None,
 ) -> tuple[Any, Any]:
-    """Checks the arguments, `check` first, and runs the call; collective in any case."""
+    """Checks the arguments, `check` first, and runs the call; collective in any case. `stated` is what must be the
+    same for `SymmBuffer.repeat`.
+    """
 
     def prepare() -> Callable[[], tuple[Any, Any]]:
         check()
         mode, of_buffer = call.combine_comm_mode, buffer.combine_comm_mode
         if mode is not None and settings.integer("combine_comm_mode", mode) != of_buffer:
             invalid_value(f"combine_comm_mode = {shown(mode)}: expected that of sym_buffer, {of_buffer}")
-        stated = [settings.integer(name, getattr(call, name)) for name in ("global_bs", "ccl_buffer_size")]
+        attributes = [settings.integer(name, getattr(call, name)) for name in ("global_bs", "ccl_buffer_size")]
         planned = _plan(buffer, call)
+        if stated is not None:
+            buffer.remember(stated, planned)
         codes = buffer.token_codes
         x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
         inputs = (
@@ -298,7 +344,7 @@ def run_call(
         outputs = (tensors.write("y", y), tensors.write("expert_token_nums", expert_token_nums))
 
         def run() -> tuple[Any, Any]:
-            planned.run(*inputs, *outputs, *stated)
+            planned.run(*inputs, *outputs, *attributes)
             return y, expert_token_nums
 
         return run

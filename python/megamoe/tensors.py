@@ -25,6 +25,7 @@ _RESULT_TYPES = ("document", "native", "uint8")
 _FP8 = ("float8_e4m3fn", "float8_e5m2")
 # torch.int4 is a name without operations, and torch has nothing for int4 but bytes.
 _TORCH_NAMES = {"float4_e2m1": "float4_e2m1fn_x2", "float8_e8m0": "float8_e8m0fnu", "int4": "uint8"}
+_core.meet_numpy(np, np.dtype(ml_dtypes.bfloat16))
 _NUMPY_NAMES = {"float4_e2m1": "float4_e2m1fn", "float8_e8m0": "float8_e8m0fnu", "int4": "int4"}
 
 

@@ -9,6 +9,8 @@
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +20,7 @@
 
 #include "errors.h"
 #include "megamoe/megamoe.h"
+#include "plain_arrays.h"
 #include "tensors.h"
 #include "unlocked.h"
 
@@ -68,6 +71,15 @@ PackedPtr unconst(std::shared_ptr<const PackedWeights> weights) {
 struct Plan {
   std::vector<InputArray> arrays;
   std::unique_ptr<MegaMoe> moe;
+  int64_t hidden = 0;
+  int64_t experts = 0;  ///< of this rank
+  int64_t last_use = 0;
+
+  /// Numbers the uses of all plans, under the interpreter lock.
+  void use() {
+    static int64_t uses = 0;
+    last_use = ++uses;
+  }
 
   void take(const AnyWeights& weights, std::shared_ptr<const PackedWeights>& packed, LinearWeights& raw) {
     if (const auto* given = std::get_if<PackedPtr>(&weights)) {
@@ -79,6 +91,58 @@ struct Plan {
     raw = given.views;
   }
 };
+
+TensorRef writable(const TensorView& view) {
+  TensorRef ref;
+  ref.data = const_cast<void*>(view.data);  // of an array that was made here
+  ref.dtype = view.dtype;
+  ref.dims = view.dims;
+  std::copy_n(view.shape, view.dims, ref.shape);
+  std::copy_n(view.strides, view.dims, ref.strides);
+  return ref;
+}
+
+/// The arguments of a call with arrays that can be read in place, and its new results; null with others.
+nb::object prepare_plain(const Plan& plan, nb::handle x, nb::handle topk_ids, nb::handle topk_weights,
+                         nb::handle x_active_mask, CallArgs& args) {
+  const bool plain = view_plain(x, args.x) && view_plain(topk_ids, args.topk_ids) &&
+                     view_plain(topk_weights, args.topk_weights) &&
+                     view_plain(x_active_mask, args.x_active_mask);
+  const auto is_one_of = [](const TensorView& view, std::initializer_list<DType> types) {
+    return std::find(types.begin(), types.end(), view.dtype) != types.end();
+  };
+  if (!plain || args.x.dims != 2 || args.x.shape[1] != plan.hidden ||
+      !is_one_of(args.x, {DType::kBFloat16, DType::kFloat16}) ||
+      !is_one_of(args.topk_ids, {DType::kInt32, DType::kInt64}) ||
+      !is_one_of(args.topk_weights, {DType::kFloat32, DType::kBFloat16}) ||
+      !is_one_of(args.x_active_mask, {DType::kInt8, DType::kUInt8, DType::kUndefined})) {
+    return {};
+  }
+  const Framework& framework = *framework_of(x);
+  nb::object y = framework.like(x, args.x);
+  nb::object counts = framework.counts(plan.experts);
+  TensorView y_view, counts_view;
+  if (!view_plain(y, y_view) || !view_plain(counts, counts_view)) return {};
+  args.y = writable(y_view);
+  args.expert_token_nums = writable(counts_view);
+  return nb::make_tuple(std::move(y), std::move(counts));
+}
+
+nb::object run_plain(Plan& plan, nb::handle x, nb::handle topk_ids, nb::handle topk_weights,
+                     nb::handle x_active_mask) {
+  CallArgs args;
+  nb::object results;
+  try {
+    results = prepare_plain(plan, x, topk_ids, topk_weights, x_active_mask, args);
+  } catch (nb::python_error& error) {
+    // The other ranks are in the call: the way that takes part in it with an error meets the same one.
+    if (!error.matches(PyExc_Exception)) throw;
+  }
+  if (!results) return nb::none();
+  plan.use();
+  raise_if_error(unlocked([&] { return plan.moe->run(args); }));
+  return results;
+}
 
 TensorView view_of(const Input* input) {
   return input == nullptr ? TensorView{} : input->view;
@@ -148,6 +212,9 @@ void bind_plan(nb::module_& module) {
              const std::optional<std::string>& shared_expert_quant_out_dtype,
              const std::optional<std::string>& tuning) {
             auto plan = std::make_unique<Plan>();
+            plan->hidden = buffer->config().hidden;
+            plan->experts = buffer->experts_per_rank();
+            plan->use();
             Layer layer;
             plan->take(weight1, layer.packed1, layer.weight1);
             plan->take(weight2, layer.packed2, layer.weight2);
@@ -179,10 +246,17 @@ void bind_plan(nb::module_& module) {
             args.expert_token_nums = expert_token_nums.ref;
             args.global_bs = global_bs;
             args.ccl_buffer_size = ccl_buffer_size;
+            plan.use();
             raise_if_error(unlocked([&] { return plan.moe->run(args); }));
           },
           "x"_a, "scales"_a.none(), "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a,
           "expert_token_nums"_a, "global_bs"_a, "ccl_buffer_size"_a)
+      .def_ro("last_use", &Plan::last_use, "A number that grows with every use of any plan.")
+      .def("run_plain", &run_plain, "x"_a.none(), "topk_ids"_a.none(), "topk_weights"_a.none(),
+           "x_active_mask"_a.none(),
+           nb::sig("def run_plain(self, x: object, topk_ids: object, topk_weights: object, x_active_mask: "
+                   "object) -> tuple[object, object] | None"),
+           "(y, expert_token_nums), or None without a call where an array cannot be read in place.")
       .def(
           "description", [](const Plan& plan) { return plan.moe->description(); },
           "The plan as (key, value) pairs.")

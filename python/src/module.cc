@@ -18,8 +18,10 @@
 
 #include "checkpoint.h"
 #include "errors.h"
+#include "known_plans.h"
 #include "layer.h"
 #include "megamoe/megamoe.h"
+#include "plain_arrays.h"
 #include "quantise.h"
 #include "routing.h"
 #include "tensors.h"
@@ -199,7 +201,9 @@ NB_MODULE(_core, module) {
   megamoe::python::bind_group(module);
   megamoe::python::bind_config(module);
   megamoe::python::bind_buffer(module);
+  megamoe::python::bind_plain_arrays(module);
   megamoe::python::bind_layer(module);
+  megamoe::python::bind_known_plans(module);
   megamoe::python::bind_checkpoint(module);
   megamoe::python::bind_routing(module);
   megamoe::python::bind_quantise(module);

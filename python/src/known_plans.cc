@@ -1,0 +1,99 @@
+// Which plan a call of the same layer has used before, found by the very objects that the call gave.
+#include "known_plans.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace megamoe::python {
+namespace {
+
+/// Whether two objects mean the same to a call: one object, equal texts, integers or bits of a float of the
+/// same type (True is not 1), or dictionaries of such. Not so may still be equal: then the call is checked
+/// again.
+bool same(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a)) {
+    const double values[] = {PyFloat_AsDouble(a), PyFloat_AsDouble(b)};
+    return std::memcmp(&values[0], &values[1], sizeof(double)) == 0;
+  }
+  if (PyUnicode_CheckExact(a) || PyLong_CheckExact(a)) return PyObject_RichCompareBool(a, b, Py_EQ) == 1;
+  if (!PyDict_CheckExact(a) || PyDict_Size(a) != PyDict_Size(b)) return false;
+  Py_ssize_t at = 0;
+  PyObject *key = nullptr, *value = nullptr;
+  while (PyDict_Next(a, &at, &key, &value) != 0) {
+    PyObject* const other = PyUnicode_CheckExact(key) ? PyDict_GetItemWithError(b, key) : nullptr;
+    if (other == nullptr || PyDict_CheckExact(value) || !same(value, other)) return false;
+  }
+  return true;
+}
+
+class KnownPlans {
+ public:
+  explicit KnownPlans(size_t most) : most_(most) {}
+
+  nb::object find(const nb::tuple& stated) {
+    // Layers come in turn, so the one after the last found comes first.
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const size_t at = (next_ + i) % entries_.size();
+      if (!equal(entries_[at].stated, stated)) continue;
+      next_ = (at + 1) % entries_.size();
+      return entries_[at].plan;
+    }
+    return nb::none();
+  }
+
+  void add(nb::tuple stated, nb::object plan) {
+    Entry entry{std::move(stated), std::move(plan)};
+    if (entries_.size() < most_) return entries_.push_back(std::move(entry));
+    std::swap(entries_[oldest_], entry);  // what it held ends its life after the entry is whole
+    oldest_ = (oldest_ + 1) % most_;
+  }
+
+  void forget(nb::handle plan) {
+    std::vector<Entry> kept, gone;
+    for (Entry& entry : entries_) (entry.plan.is(plan) ? gone : kept).push_back(std::move(entry));
+    entries_ = std::move(kept);
+    next_ = oldest_ = 0;
+  }
+
+  void clear() { std::exchange(entries_, {}); }
+
+ private:
+  struct Entry {
+    nb::tuple stated;
+    nb::object plan;
+  };
+
+  static bool equal(const nb::tuple& a, const nb::tuple& b) {
+    const size_t count = a.size();
+    if (count != b.size()) return false;
+    for (size_t i = 0; i < count; ++i) {
+      if (!same(nb::handle(a[i]).ptr(), nb::handle(b[i]).ptr())) return false;
+    }
+    return true;
+  }
+
+  size_t most_, next_ = 0, oldest_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace
+
+void bind_known_plans(nb::module_& module) {
+  nb::class_<KnownPlans>(module, "KnownPlans",
+                         "Plans by what calls stated: objects that cannot change, and dictionaries of them.")
+      .def(nb::init<size_t>(), "most"_a)
+      .def("find", &KnownPlans::find, "stated"_a, nb::sig("def find(self, stated: tuple) -> Plan | None"),
+           "The plan of a call that stated the same objects or equal numbers and texts.")
+      .def("add", &KnownPlans::add, "stated"_a, "plan"_a, "The oldest of more than `most` goes.")
+      .def("forget", &KnownPlans::forget, "plan"_a)
+      .def("clear", &KnownPlans::clear);
+}
+
+}  // namespace megamoe::python

@@ -1,0 +1,201 @@
+"""Calls that state what an earlier one stated: read in place, with the same results, checks and errors."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+import megamoe
+from layers import BF16, Layer, bits, to_torch
+from megamoe import buffer as buffer_module
+from megamoe import tensors
+
+READS_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+@pytest.fixture(params=[False, True], ids=["bf16", "int8"])
+def layer(request):
+    return Layer(11, 96, 40, 4, 3, int8=request.param, seed=30)
+
+
+def packed_call(layer, convert=lambda array: array, **changes):
+    packed = megamoe.pack_weights(layer.l1, layer.l2, l1_sf=layer.sf1, l2_sf=layer.sf2, threads=1)
+    arrays = {
+        "x": convert(layer.x),
+        "topk_ids": convert(layer.ids),
+        "topk_weights": convert(layer.router),
+    }
+    return arrays | {"l1_weights": packed.l1, "l2_weights": packed.l2} | changes
+
+
+@pytest.fixture
+def only_repeats(monkeypatch):
+    """From its call on a call that is not a repetition fails."""
+
+    def start():
+        def read(name, *_):
+            raise AssertionError(f"{name} was read anew")
+
+        monkeypatch.setattr(tensors, "read", read)
+
+    return start
+
+
+@pytest.mark.parametrize("convert", [lambda array: array, to_torch], ids=["numpy", "torch"])
+def test_a_repetition_is_read_in_place_and_gives_the_same(layer, convert, only_repeats):
+    if convert is to_torch and not READS_TENSORS:
+        pytest.skip("this torch has no exchange table")
+    mask = np.array([1, 0] * 5 + [1], np.int8)
+    with layer.buffer() as buffer:
+        call = packed_call(layer, convert)
+        y, counts = megamoe.mega_moe(sym_buffer=buffer, **call)
+        masked, _ = megamoe.mega_moe(sym_buffer=buffer, **call, x_active_mask=convert(mask))
+        with layer.buffer() as other:
+            wide = megamoe.mega_moe(sym_buffer=other, **call | {"topk_ids": convert(layer.ids.astype(np.int64))})
+        only_repeats()
+        again, counts_again = megamoe.mega_moe(sym_buffer=buffer, **call)
+        for result, repeated in ((y, again), (counts, counts_again)):
+            assert type(repeated) is type(result) and repeated.dtype == result.dtype
+            np.testing.assert_array_equal(bits(repeated), bits(result))
+        kept = bits(again).copy()
+        for of_mask in (mask, mask.astype(bool)):
+            repeated, _ = megamoe.mega_moe(sym_buffer=buffer, **call, x_active_mask=convert(of_mask))
+            np.testing.assert_array_equal(bits(repeated), bits(masked))
+        np.testing.assert_array_equal(bits(again), kept)  # every call has memory of its own
+        changed = call | {"topk_ids": convert(layer.ids.astype(np.int64)), "activation": str("swi" + "glu")}
+        np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **changed)[0]), bits(wide[0]))
+        assert buffer.describe()
+
+
+def test_other_tokens_through_a_repetition(layer):
+    """What only the tokens decide: their number, type, strides and framework."""
+    wide = np.zeros((11, 192), BF16)
+    wide[:, ::2] = layer.x
+    halves = layer.x.astype(np.float16)
+    given = [
+        dict(x=layer.x[:4], topk_ids=layer.ids[:4], topk_weights=layer.router[:4]),
+        dict(x=layer.x[:0], topk_ids=layer.ids[:0], topk_weights=layer.router[:0]),
+        dict(x=wide[:, ::2]),
+        dict(x=to_torch(wide)[:, ::2]),
+        dict(x=to_torch(layer.x).t().contiguous().t()),
+        dict(x=halves),
+        dict(x=torch.from_numpy(halves), topk_weights=layer.router.astype(BF16)),
+        dict(x=to_torch(layer.x).requires_grad_()),
+        dict(x=torch.nn.Parameter(to_torch(layer.x))),
+        dict(x=torch._neg_view(to_torch(layer.x))),
+        dict(topk_ids=np.asfortranarray(layer.ids), topk_weights=layer.router.astype(BF16)),
+        dict(x=layer.x.byteswap().view(layer.x.dtype)),
+    ]
+    with layer.buffer() as buffer:
+        call = packed_call(layer)
+        megamoe.mega_moe(sym_buffer=buffer, **call)
+        for changes in given:
+            with layer.buffer() as fresh:
+                expected = megamoe.mega_moe(sym_buffer=fresh, **call | changes)
+            results = megamoe.mega_moe(sym_buffer=buffer, **call | changes)
+            for result, judge in zip(results, expected):
+                assert type(result) is type(judge) and result.dtype == judge.dtype
+                assert tuple(result.shape) == tuple(judge.shape)
+                if isinstance(result, torch.Tensor):
+                    assert result.is_contiguous() and not result.requires_grad
+                np.testing.assert_array_equal(bits(result), bits(judge))
+
+
+def text_of(buffer, call):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        megamoe.mega_moe(sym_buffer=buffer, **call)
+    return type(caught.value), str(caught.value), caught.value.code
+
+
+def test_errors_are_those_of_a_first_call(layer):
+    ids = layer.ids.copy()
+    ids[3, 1] = 9
+    swapped = layer.x.view(np.uint16).byteswap().view(np.uint16)
+    wrong = [
+        dict(x=layer.x[:, :8]),
+        dict(x=layer.x[0]),
+        dict(x=layer.x.astype(np.float32)),
+        dict(x=torch.from_numpy(layer.x.astype(np.float32))),
+        dict(x=swapped),
+        dict(x=None),
+        dict(x=to_torch(layer.x).to("meta")),
+        dict(x=to_torch(layer.x).to_sparse()),
+        dict(topk_ids=ids),
+        dict(topk_ids=layer.ids.astype(np.uint32)),
+        dict(topk_ids=layer.ids.astype(">i4")),
+        dict(topk_ids=layer.ids[:5]),
+        dict(topk_weights=layer.router.astype(np.float64)),
+        dict(x_active_mask=np.ones(11, np.uint8)),
+        dict(x_active_mask=torch.ones(11, dtype=torch.uint8)),
+        dict(x_active_mask=np.ones(7, bool)),
+        dict(x=np.repeat(layer.x, 2, 0)),
+        dict(transpose_weight1=0),
+        dict(weight1_interleave=False),
+        dict(activation_clamp="1"),
+        dict(l1_bias=layer.router),
+    ]
+    with layer.buffer() as buffer:
+        call = packed_call(layer)
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **call)
+        for changes in wrong:
+            with layer.buffer() as fresh:
+                expected = text_of(fresh, call | changes)
+            assert text_of(buffer, call | changes) == expected
+            np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]), bits(y))
+
+
+def test_other_settings_are_another_plan(layer, only_repeats):
+    settings = [
+        {},
+        {"activation_clamp": 0.5},
+        {"activation_clamp": 0.25},
+        {"activation": "swigluoai", "activation_params": {"alpha": 1.5, "beta": 1.0}},
+        {"activation": "swigluoai", "activation_params": {"alpha": 2.5, "beta": 1.0}},
+        {"activation": "swigluoai", "activation_params": {"alpha": 2.5}},
+    ]
+    with layer.buffer() as buffer:
+        call = packed_call(layer)
+        first = [bits(megamoe.mega_moe(sym_buffer=buffer, **call, **each)[0]) for each in settings]
+        assert not np.array_equal(first[1], first[2]) and not np.array_equal(first[3], first[4])
+        only_repeats()
+        for each, judge in reversed(list(zip(settings, first))):
+            np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call, **each)[0]), judge)
+
+
+def test_a_dictionary_may_change(layer):
+    params = {"alpha": 1.5}
+    with layer.buffer() as buffer:
+        call = packed_call(layer, activation="swigluoai", activation_params=params)
+        first = bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0])
+        params["alpha"] = 2.5
+        assert not np.array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]), first)
+        params["alpha"] = 1.5
+        np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]), first)
+        params["alpha"] = True
+        assert "activation_params" in text_of(buffer, call)[1]
+
+
+def test_the_plan_unused_for_longest_goes(layer, monkeypatch):
+    monkeypatch.setattr(buffer_module, "_MAX_PLANS", 2)
+    with layer.buffer() as buffer:
+        calls = [packed_call(layer) for _ in range(3)]
+        kept = [weakref.ref(call["l1_weights"]) for call in calls]
+        for i in (0, 1, 0, 2, 0):
+            y, _ = megamoe.mega_moe(sym_buffer=buffer, **calls[i])
+        np.testing.assert_array_equal(bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **calls[1])[0]))
+        del calls
+        gc.collect()
+        assert [ref() is not None for ref in kept] == [True, True, False]
+    gc.collect()
+    assert not any(ref() is not None for ref in kept)
+
+
+def test_a_destroyed_buffer_repeats_nothing(layer):
+    buffer = layer.buffer()
+    call = packed_call(layer)
+    megamoe.mega_moe(sym_buffer=buffer, **call)
+    buffer.destroy()
+    with pytest.raises(RuntimeError, match="destroyed"):
+        megamoe.mega_moe(sym_buffer=buffer, **call)
