@@ -3,6 +3,7 @@
 
 #include "kernel/contract.h"
 #include "kernel/isa/avx512/coded_tile.h"
+#include "kernel/isa/avx512/sums.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -13,77 +14,8 @@ namespace {
 using kernel::kPanelColumns;
 struct Level;
 
-constexpr int kMaxRows = 12;  // 24 accumulators leave registers for weights, an activation and a product
 // Rows whose sums leave registers for codes, their decoded values and scales, of one panel and of two.
 constexpr int kCodedRows = 10, kPairedRows = 3, kPairedNibbleRows = 4;
-
-// The accumulating instructions are one line of assembly each: left to itself the compiler regroups the
-// operations of several steps and then has too few registers.
-
-/// sum += x * w
-[[gnu::always_inline]] inline void add_product(__m512& sum, __m512 x, __m512 w) {
-  asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
-}
-
-template <int kRows>
-struct Bf16Sums {
-  using Operand = float;
-  static constexpr int kColumns = kPanelColumns;
-  static constexpr int kOperands = 2;
-  static constexpr int kRowCount = kRows;
-  __m512 c[kRows][2];
-
-  [[gnu::always_inline]] void start(const kernel::Tile&, int) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
-  }
-  [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      c[r][0] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns);
-      c[r][1] = _mm512_load_ps(static_cast<const float*>(from) + r * kPanelColumns + 16);
-    }
-  }
-  [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
-    const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
-    const auto as_floats = [](__m512i bits) __attribute__((always_inline)) {
-      return _mm512_castsi512_ps(bits);
-    };
-    add(a, as_floats(_mm512_slli_epi32(w0, 16)), as_floats(_mm512_slli_epi32(w1, 16)));
-    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    add(a + kRows, as_floats(_mm512_and_si512(w0, high)), as_floats(_mm512_and_si512(w1, high)));
-  }
-  /// The products of one k.
-  [[gnu::always_inline]] void add(const float* a, __m512 w0, __m512 w1) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-      add_product(c[r][0], x, w0);
-      add_product(c[r][1], x, w1);
-    }
-  }
-  /// The same of panels that share their activations.
-  template <int kPanels>
-  [[gnu::always_inline]] static void add(Bf16Sums (&sums)[kPanels], const float* a,
-                                         const __m512 (&w)[kPanels][2]) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 x = _mm512_set1_ps(a[r]);
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) {
-        add_product(sums[p].c[r][0], x, w[p][0]);
-        add_product(sums[p].c[r][1], x, w[p][1]);
-      }
-    }
-  }
-  [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns, c[r][0]);
-      _mm512_store_ps(static_cast<float*>(to) + r * kPanelColumns + 16, c[r][1]);
-    }
-  }
-};
 
 /// sum += pairs of products; a pair is at most 2 * 2^14, so nothing saturates, also for -128.
 [[gnu::always_inline]] inline void add_pairs(__m512i& sum, __m512i x, __m512i w) {
