@@ -26,7 +26,9 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
   const auto wanted =
       static_cast<int64_t>(static_cast<double>(linear.blocking.piece_ns) / std::max(stream, multiply)) + 1;
   const int64_t fair = std::max<int64_t>(1, g.panels() / (4 * threads));
-  return std::min(wanted, fair);
+  // A panel that has to go alone takes longer than its half of two.
+  const int64_t at_once = linear.panels_at_once(rows);
+  return base::ceil_div(std::min(wanted, fair), at_once) * at_once;
 }
 
 namespace {

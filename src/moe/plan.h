@@ -69,7 +69,7 @@ struct ExpertPlan {
 };
 
 /// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share
-/// out.
+/// out, and no product cut short.
 int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads);
 
 }  // namespace moe

@@ -163,6 +163,29 @@ TEST(Plan, SaysWhatABlockOfSoManyRowsReads) {
   EXPECT_NE(std::find(lines.begin(), lines.end(), whole), lines.end());
 }
 
+TEST(Plan, CutsNoProductOfTwoPanels) {
+  // 40 and 20 panels, of which each of two threads would take 5 and 2 at a time.
+  test::TestLayer tested({640, 640, 2, 1, "A8W4-FP"}, 3);
+  for (const Isa isa : test::runnable_levels()) {
+    BufferOptions options = test::options(kThreads, isa);
+    options.trace = true;
+    auto buffer = SymmBuffer::create(Group::self(), tested.config(1), options).value();
+    auto op = MegaMoe::create(buffer, tested.layer(1, 0, true)).value();
+    test::RankTokens tokens = tested.tokens(1, [](int64_t, int64_t) { return 1; });
+    tested.poison(tokens);
+    ASSERT_TRUE(op->run(tested.args(tokens, 2)));
+    int64_t pieces[2] = {};
+    for (const TraceSpan& span : buffer->trace()) {
+      pieces[0] += span.stage == TraceSpan::Stage::kLinear1;
+      pieces[1] += span.stage == TraceSpan::Stage::kLinear2;
+    }
+    const kernel::Gemm& gemm = kernel::gemm_for(kernel::Family::kBf16, isa);
+    const bool pairs = gemm.paired_rows[static_cast<int>(kernel::WeightCode::kE2M1)] > 0;
+    EXPECT_EQ(pieces[0], pairs ? 7 : 8) << isa_name(isa);
+    EXPECT_EQ(pieces[1], 10) << isa_name(isa);
+  }
+}
+
 TEST(TuningFile, KeepsItsEntriesThroughText) {
   const TuningEntry first = small_entry(4);
   TuningEntry second = small_entry(1);
