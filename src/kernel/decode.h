@@ -52,19 +52,21 @@ void decode_mx(const DecodePanel& d) {
     const int64_t pairs = d.k - k < kMxGroup ? (d.k - k + 1) / 2 : kMxGroup / 2;
     for (int column = 0; column < kPanelColumns; column += V::kLanes) {
       const V scale = e8m0_scale<V>(Int::load(group + column));
+      const auto value = [&](Int code) {
+        return quant::steady_product(Code::template decode<V>(code), scale);
+      };
       [[maybe_unused]] const uint8_t* codes = group + kLineBytes + column;
       float* out = strip + column;
       if constexpr (Code::kBits == 8) {
         for (int64_t pair = 0; pair < pairs; ++pair, codes += 2 * kPanelColumns) {
-          store_bf16_pair(out + pair * kPanelColumns, Code::template decode<V>(Int::load(codes)) * scale,
-                          Code::template decode<V>(Int::load(codes + kPanelColumns)) * scale);
+          store_bf16_pair(out + pair * kPanelColumns, value(Int::load(codes)),
+                          value(Int::load(codes + kPanelColumns)));
         }
       } else {
         const auto* dwords = reinterpret_cast<const float*>(group + kLineBytes) + column;
         for (int64_t pair = 0; pair < pairs; pair += 4, dwords += kPanelColumns) {
           nibbles_to_bf16<V>(V::bits(V::load(dwords)), pairs - pair < 4 ? pairs - pair : 4,
-                             out + pair * kPanelColumns,
-                             [&](Int code) { return Code::template decode<V>(code) * scale; });
+                             out + pair * kPanelColumns, value);
         }
       }
     }

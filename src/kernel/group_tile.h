@@ -18,7 +18,8 @@ void add_scaled_group(const Sum* sums, int rows, const float* scales, const floa
     for (int column = 0; column < kPanelColumns; column += V::kLanes) {
       const int at = r * kPanelColumns + column;
       V value = V::load_converted(sums + at);
-      if (row_scales != nullptr) value = value * factor;
+      // A multiply-add: multiplications that end in subnormal numbers are several times slower.
+      if (row_scales != nullptr) value = V::fma(value, factor, V::set(-0.0f));
       V::store(c + at, V::fma(value, V::load(scales + column), first ? V::set(0.0f) : V::load(c + at)));
     }
   }

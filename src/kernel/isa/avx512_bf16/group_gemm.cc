@@ -18,7 +18,6 @@ struct F32 {
   static F32 load_converted(const float* p) { return load(p); }
   static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
   static F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-  friend F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 };
 
 struct Level {
