@@ -169,8 +169,8 @@ bool tile_coded_groups(const kernel::Tile& t) {
   const Codes coded(t.form);
   const auto* header = static_cast<const uint8_t*>(t.panel);
   const auto* a_group = static_cast<const std::byte*>(t.a);
-  kernel::SpreadPrefetch<Level> prefetch(t, (t.k + 2 * kPairs - 1) / (2 * kPairs) * kernel::kPrefetchStride,
-                                         1);
+  kernel::SpreadPrefetch<Level, kernel::Locality::kOnce> prefetch(
+      t, (t.k + 2 * kPairs - 1) / (2 * kPairs) * kernel::kPrefetchStride, 1);
   bool readable = true;
   Sums sums[kPanels];
   typename Codes::Group groups[kPanels];

@@ -1,5 +1,5 @@
 // Panels of 4-bit codes with scales per group of K as a product reads them: codes as u8 operands of vpdpbusd,
-// value + kOffset by one look-up in registers, and the scales of a group.
+// value + kOffset by a look-up in registers, and the scales of a group.
 #pragma once
 
 #include <immintrin.h>
@@ -16,18 +16,22 @@ inline constexpr int kOffset = 12;
 // Not constexpr: g++ would put copies for the assembly below on the stack.
 inline constinit const int32_t kLowNibbles = 0x0f0f0f0f;
 
-/// 4 k of 16 columns each: the low and the high nibbles of 64 bytes.
-[[gnu::always_inline]] inline __m512i low_codes(const uint8_t* codes, __m512i values) {
-  __m512i nibbles = _mm512_loadu_si512(codes);
-  asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
-  return _mm512_shuffle_epi8(values, nibbles);
-}
-[[gnu::always_inline]] inline __m512i high_codes(const uint8_t* codes, __m512i values) {
-  __m512i nibbles;  // loaded again: a tall tile has no register to keep them in
-  asm("vpsrlw $4, %1, %0" : "=v"(nibbles) : "m"(*reinterpret_cast<const __m512i*>(codes)));
-  asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
-  return _mm512_shuffle_epi8(values, nibbles);
-}
+/// The values of 4 k of 16 columns each, from the low and the high nibbles of 64 bytes: by vpshufb, which
+/// wants the other bits masked away.
+class ShuffledNibbles {
+ public:
+  [[gnu::always_inline]] explicit ShuffledNibbles(__m128i table) : values_(_mm512_broadcast_i32x4(table)) {}
+
+  [[gnu::always_inline]] __m512i low(__m512i codes) const {
+    // From memory: a tall tile has no register to keep it in.
+    asm("vpandd %1%{1to16%}, %0, %0" : "+v"(codes) : "m"(kLowNibbles));
+    return _mm512_shuffle_epi8(values_, codes);
+  }
+  [[gnu::always_inline]] __m512i high(__m512i codes) const { return low(_mm512_srli_epi16(codes, 4)); }
+
+ private:
+  __m512i values_;
+};
 
 [[gnu::always_inline]] inline __m512i widened_bytes(const uint8_t* bytes) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
@@ -40,8 +44,8 @@ struct E2M1Groups {
 
   explicit E2M1Groups(const kernel::GroupForm&) {}
 
-  [[gnu::always_inline]] static __m512i values() {
-    return _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  [[gnu::always_inline]] static __m128i values() {
+    return _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
   }
   [[gnu::always_inline]] static int64_t header_bytes() { return kernel::kPanelColumns; }
   [[gnu::always_inline]] static bool has_zeros() { return false; }
@@ -80,8 +84,8 @@ struct Int4Groups : isa_avx512::GroupHeader {
 
   using GroupHeader::GroupHeader;
 
-  [[gnu::always_inline]] static __m512i values() {
-    return _mm512_broadcast_i32x4(_mm_setr_epi8(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19));
+  [[gnu::always_inline]] static __m128i values() {
+    return _mm_setr_epi8(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19);
   }
   [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t*) { return 0; }
   [[gnu::always_inline]] __m512 any_scale(const uint8_t* header, int column) const {
