@@ -138,14 +138,16 @@ void register_kernels() {
     const bool strips = std::find(plain.begin(), plain.end(), gemm) != plain.end();
     for (const Weights& form : kWeights) {
       const bool strip = form.code == kernel::WeightCode::kStrip;
-      const int most = strip ? (strips ? 60 : 0) : gemm->coded_rows[static_cast<int>(form.code)];
+      // Where one tile reads codes at any number of rows, so do several.
+      const int coded = gemm->coded_rows[static_cast<int>(form.code)];
+      const int most = (strip ? strips : coded >= gemm->max_rows) ? 60 : coded;
       if (most == 0) continue;
       for (const bool memory : {true, false}) {
         const std::string name = std::string(gemm->name) + form.label + (memory ? "" : "/cache");
         const int64_t bytes = memory ? kMemoryBytes : kCacheBytes;
         auto* bench = benchmark::RegisterBenchmark(
             name.c_str(), [=](benchmark::State& s) { run_tiles(s, *gemm, form, bytes); });
-        for (int rows : {1, 2, 4, 6, 7, 8, 10, 12, 16, 60}) {
+        for (int rows : {1, 2, 4, 6, 7, 8, 10, 12, 13, 14, 16, 24, 26, 60}) {
           if (rows <= most) bench->Arg(rows);
         }
         bench->ArgName("rows")->UseRealTime();

@@ -43,7 +43,7 @@ TEST(Registry, EachLevelGetsTheHighestKernelNotAboveIt) {
 #if defined(__x86_64__)
   // Indexed by level.
   const char* bf16[] = {"bf16_f32_4x32_generic", "bf16_f32_6x32_avx2",         "bf16_f32_12x32_avx512",
-                        "bf16_f32_12x32_avx512", "bf16_f32_12x32_avx512_bf16", "bf16_f32_32x32_amx"};
+                        "bf16_f32_12x32_avx512", "bf16_f32_14x32_avx512_bf16", "bf16_f32_32x32_amx"};
   const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
   const char* s8[] = {"s8_s32_4x32_generic",      vnni ? "s8_s32_6x32_avx2_vnni" : "s8_s32_6x32_avx2",
                       "s8_s32_12x32_avx512",      "s8_s32_14x32_avx512_vnni",

@@ -34,8 +34,10 @@ template <class Codes>
   }
 }
 
-/// Rows whose sums leave registers for tables and for the scales of byte codes.
-inline constexpr int kRowsBesideTables = 6;
+/// Rows whose sums leave registers for tables and for the scales of byte codes, and for half of the tables.
+inline constexpr int kRowsBesideTables = 6, kRowsBesideHalfTables = 11;
+/// Rows whose sums leave registers for the scales of nibbles, and those for codes until their last pair.
+inline constexpr int kRowsBesideScales = 12, kRowsBesideLoaded = 13;
 /// Rows of two panels whose sums leave registers for the codes of both.
 inline constexpr int kRowsBesideCodes = 4;
 /// Rows of all panels whose sums leave registers for low scales, and for half of them.
@@ -47,9 +49,11 @@ inline constexpr int kRowsBesideLowScales = 7, kRowsBesideHalfScales = 8;
 template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t, std::byte* room) {
   constexpr int kRows = Sums::kRowCount;
+  constexpr bool kBytewise = Codes::kBits == 8;
   constexpr bool kTall = kRows > kRowsBesideTables;
-  constexpr bool kTogether = kPanels > 1 && Codes::kBits == 4 && kRows <= kRowsBesideCodes;
-  using CodeDecoder = Decoder<Codes, kTall>;
+  constexpr bool kCachesScales = kBytewise ? kTall : kRows > kRowsBesideScales;
+  constexpr bool kTogether = kPanels > 1 && !kBytewise && kRows <= kRowsBesideCodes;
+  using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBesideHalfTables)>;
   constexpr int kPairs = CodeDecoder::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
   const int64_t stride = mx_panel_bytes<Codes>(t.k);
@@ -87,9 +91,13 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
 #pragma GCC unroll 2
         for (int p = 0; p < kPanels; ++p) {
           asm("" : "+r"(a));  // load activations again: there are no registers to keep them in
-          const auto first = load(p, 0), second = load(p, 1);
+          auto first = load(p, 0), second = kBytewise ? first : load(p, 1);
 #pragma GCC unroll 4
           for (int i = 0; i < kPairs; ++i) {
+            if (kRows > kRowsBesideLoaded && i > 0) {
+              asm("" : "+r"(codes));  // nor the codes
+              first = load(p, 0), second = load(p, 1);
+            }
             sums[p].add(values[p].pair(first, i, 0), values[p].pair(second, i, 1), a + i * kRows);
           }
         }
@@ -98,10 +106,9 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
       a += kPairs * kRows;
     }
   };
-  constexpr bool kBytewise = Codes::kBits == 8;
   constexpr bool kFull = kRows * kPanels > kRowsBesideLowScales,
                  kFuller = kRows * kPanels > kRowsBesideHalfScales;
-  using Scales = std::conditional_t<kTall && kBytewise, CachedScales<Codes>, ExponentScales<Codes>>;
+  using Scales = std::conditional_t<kCachesScales, CachedScales<Codes>, ExponentScales<Codes>>;
   using Low = std::conditional_t<kBytewise, LowScales<Codes, kFull>, LeastNibbles<kFull, kFuller>>;
   using LowValues = std::conditional_t<kBytewise, ScaledValues<CodeDecoder, Low>, Low>;
   // A nibble's value may lose its exponent to the scale, as long as its sign stays.

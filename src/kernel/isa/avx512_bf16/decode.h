@@ -83,27 +83,37 @@ struct alignas(64) ByteTables {
 template <class Codes>
 inline constinit const ByteTables kByteTables = ByteTables::of<Codes>();
 
+inline constinit const int32_t kSignsOfBytes = static_cast<int32_t>(0x80808080u);
+
 /// What a table holds instead of values: what the scale of a column is added to, or subtracted from. A
 /// decoder loads kPairs pairs of k of 32 columns at a time.
-template <class Codes, bool kTall = false>
+template <class Codes, bool kTall = false, bool kFull = false>
 class Decoder;
 
 /// Codes of a byte: two look-ups in 128 entries for the two bytes of a value, marked as in code_magnitudes.
-/// Tall tiles have no registers for the upper halves of the tables.
-template <class Codes, bool kTall>
-requires(Codes::kBits == 8) class Decoder<Codes, kTall> {
+/// Tall tiles have no registers for the upper halves of the tables, full ones for none of them.
+template <class Codes, bool kTall, bool kFull>
+requires(Codes::kBits == 8) class Decoder<Codes, kTall, kFull> {
  public:
   static constexpr int kPairs = 1;
   struct Loaded {
     __m512i low, high;
   };
 
+  // One address for all tables: g++ would keep each of theirs, in vector registers when others are short.
+  Decoder() {
+    if constexpr (kFull) asm("" : "+r"(tables_));
+  }
+
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int /*half*/) const {
-    const __m512i code = _mm512_permutexvar_epi8(order_, _mm512_loadu_si512(codes));
-    const __m512i low = look_up(low_, code, kByteTables<Codes>.low[1]);
-    const __m512i magnitude = look_up(high_, code, kByteTables<Codes>.high[1]);
-    const __m512i high =
-        _mm512_ternarylogic_epi32(magnitude, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+    const __m512i code = _mm512_permutexvar_epi8(held(order_, tables_->order), _mm512_loadu_si512(codes));
+    const __m512i low = look_up(low_, code, tables_->low);
+    __m512i high = look_up(high_, code, tables_->high);
+    if constexpr (kFull) {
+      asm("vpternlogd $0xf8, %2%{1to16%}, %1, %0" : "+v"(high) : "v"(code), "m"(kSignsOfBytes));
+    } else {
+      high = _mm512_ternarylogic_epi32(high, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+    }
     return {low, high};
   }
   /// 16 columns of one pair, as dwords of bfloat16.
@@ -120,12 +130,19 @@ requires(Codes::kBits == 8) class Decoder<Codes, kTall> {
         : lower(_mm512_load_si512(bytes[0])), upper(_mm512_load_si512(bytes[1])) {}
     __m512i lower, upper;  ///< the upper half is loaded where it is read in tall tiles
   };
+  /// What a register holds, or a load in its place.
+  [[gnu::always_inline]] static __m512i held(__m512i bits, const uint8_t (&memory)[64]) {
+    if constexpr (!kFull) return bits;
+    asm volatile("vmovdqa64 %1, %0" : "=v"(bits) : "m"(memory));
+    return bits;
+  }
   [[gnu::always_inline]] static __m512i look_up(const Table& table, __m512i code,
-                                                const uint8_t (&upper)[64]) {
+                                                const uint8_t (&memory)[2][64]) {
     if constexpr (!kTall) return _mm512_permutex2var_epi8(table.lower, code, table.upper);
-    asm("vpermi2b %2, %1, %0" : "+v"(code) : "v"(table.lower), "m"(upper));
+    asm("vpermi2b %2, %1, %0" : "+v"(code) : "v"(held(table.lower, memory[0])), "m"(memory[1]));
     return code;
   }
+  const ByteTables* tables_ = &kByteTables<Codes>;
   Table low_{kByteTables<Codes>.low}, high_{kByteTables<Codes>.high};
   __m512i order_ = _mm512_load_si512(kByteTables<Codes>.order);
 };
@@ -178,8 +195,8 @@ inline constinit const NibbleTable kNibbles = NibbleTable::of([](size_t i) { ret
   return values;
 }
 
-template <bool kTall>
-class Decoder<E2M1Codes, kTall> {
+template <bool kTall, bool kFull>
+class Decoder<E2M1Codes, kTall, kFull> {
  public:
   static constexpr int kPairs = 4;
   using Loaded = __m512i;
@@ -260,7 +277,7 @@ struct ExponentScales {
 /// Bytes in the cache for the scales of a group, 64-byte aligned.
 inline constexpr int64_t kScaleRoom = 4 * 64;
 
-/// The same of codes of a byte where tall tiles have no registers for it: in the cache.
+/// The same where tall tiles have no registers for it: in the cache.
 template <class Codes>
 struct CachedScales {
   std::byte* room;  ///< kScaleRoom bytes
@@ -272,6 +289,10 @@ struct CachedScales {
     _mm512_store_si512(room + 64, loaded.change[1]);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    if constexpr (Codes::kBits == 4) {
+      asm("vpsubusw %1, %0, %0" : "+v"(entry) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
+      return entry;
+    }
     __mmask32 finite;
     asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
     asm("vpaddw %2, %0, %0 %{%1%}"

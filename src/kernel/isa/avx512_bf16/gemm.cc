@@ -1,4 +1,4 @@
-// bf16 tiles by vdpbf16ps: 12 rows x 32 columns. The instruction treats subnormal inputs and sums as zero.
+// bf16 tiles by vdpbf16ps: 14 rows x 32 columns. The instruction treats subnormal inputs and sums as zero.
 #include "kernel/contract.h"
 #include "kernel/isa/avx512_bf16/coded_tile.h"
 #include "kernel/isa/avx512_bf16/decode.h"
@@ -14,24 +14,24 @@ struct Level;
 
 constexpr int kPairedRows = 4;
 constexpr int kPairedNibbleRows = 5;
-constexpr int kByteRows = kMaxRows - 1;  // of one tile: strips of MX bytes are decoded once for several
+constexpr int kByteRows = 13;  // beside 14 there are no registers, and for two tiles strips are decoded once
 
 }  // namespace
 
 constinit const kernel::Gemm gemm_bf16 = {
-    .name = "bf16_f32_12x32_avx512_bf16",
+    .name = "bf16_f32_14x32_avx512_bf16",
     .isa = Isa::kAvx512Bf16,
     .family = kernel::Family::kBf16,
-    .max_rows = kMaxRows,
+    .max_rows = kTallestRows,
     .packed_bytes = kernel::PackBf16Pairs<Level>::bytes,
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
-    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kTallestRows>::run,
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
-    .coded_rows = {0, kByteRows, kByteRows, kMaxRows},
+    .coded_rows = {0, kByteRows, kByteRows, kTallestRows},
     .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kByteRows, kPairedRows>::run,
                    CodedTiles<Level, E5M2Codes, Bf16Sums, kByteRows, kPairedRows>::run,
-                   CodedTiles<Level, E2M1Codes, Bf16Sums, kMaxRows, kPairedNibbleRows>::run},
+                   CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512_bf16
