@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/memory.h"
 #include "kernel/registry.h"
 #include "megamoe/isa.h"
@@ -79,6 +80,7 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     tile.k = kReduction;
     tile.column_sums = column_sums.data();
     tile.c = sums->data();
+    tile.read_once = base::keeps_lines_read_once(base::this_cpu());
     tile.panels = together;
     tile.group = form.group();
     tile.form = form.groups;

@@ -1,8 +1,10 @@
 // CPUID and XCR0, read without help from the operating system's own lists.
 #include "base/cpu.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -104,6 +106,17 @@ const Cpu& this_cpu() {
     return detected;
   }();
   return cpu;
+}
+
+bool keeps_lines_read_once(const Cpu& cpu) {
+  // Models that were measured.
+  constexpr struct {
+    const char* vendor;
+    int family;
+  } kModels[] = {{"AuthenticAMD", 26}};
+  return std::any_of(std::begin(kModels), std::end(kModels), [&cpu](const auto& model) {
+    return std::strcmp(model.vendor, cpu.vendor) == 0 && model.family == cpu.family;
+  });
 }
 
 std::string cpu_model() {

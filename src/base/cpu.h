@@ -36,6 +36,10 @@ struct Cpu {
 Cpu detect_cpu();
 /// detect_cpu(), once per process.
 const Cpu& this_cpu();
+/// Whether lines that are asked for as read once (prefetchnta) come to the second-level cache of this model,
+/// and leave it without a way to the third. Elsewhere they may come to the first one alone, which is smaller
+/// than a panel of weights.
+bool keeps_lines_read_once(const Cpu& cpu);
 /// The CPU's own name as the system gives it, "unknown" where it does not.
 std::string cpu_model();
 /// For tests that bring their own processor, such as one that traps tile instructions, or want an older one:

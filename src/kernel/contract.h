@@ -120,6 +120,7 @@ struct Tile {
   int64_t prefetch_bytes;      ///< how many; 0 = none
   int64_t k_begin = 0;      ///< first k of the range in the packed rows, a multiple of kRangeStep and group
   bool accumulate = false;  ///< continue from C
+  bool read_once = false;   ///< announce lines as read once, see base::keeps_lines_read_once
   int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
   // Group kernels only: C, always float, is the sum over the groups in ascending order of
   // scale[group][col] * fl(T * row scale[row][group]), T being the product of the group alone; one fused

@@ -46,8 +46,9 @@ class SpreadPrefetch {
 };
 
 /// Calls `step` `count` times. Always inlined: the accumulators that `step` refers to must stay in registers.
-template <class Level, class Step>
-[[gnu::always_inline]] inline void k_loop(SpreadPrefetch<Level>& prefetch, int64_t count, Step step) {
+template <class Level, Locality kLocality, class Step>
+[[gnu::always_inline]] inline void k_loop(SpreadPrefetch<Level, kLocality>& prefetch, int64_t count,
+                                          Step step) {
   int64_t i = 0;
   for (; i + kPrefetchStride <= count; i += kPrefetchStride) {
 #pragma GCC unroll 4

@@ -15,13 +15,13 @@
 
 namespace megamoe::kernel {
 
-template <class Level, Family kFamily, template <int> class Accumulators, int kRows>
+template <class Level, Family kFamily, template <int> class Accumulators, int kRows, Locality kLocality>
 void tile_product(const Tile& t) {
   using Sums = Accumulators<kRows>;
   constexpr int kPasses = kPanelColumns / Sums::kColumns;
   constexpr int kPack = k_per_dword(kFamily);
   const int64_t steps = (t.k + kPack - 1) / kPack;
-  SpreadPrefetch<Level> prefetch(t, steps, kPasses);
+  SpreadPrefetch<Level, kLocality> prefetch(t, steps, kPasses);
   for (int column = 0; column < kPanelColumns; column += Sums::kColumns) {
     const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
     const auto* a =
@@ -53,11 +53,15 @@ void tile_product(const Tile& t) {
 /// The tile functions of one kernel for 1 .. kMaxRows rows.
 template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows>
 struct TileFunctions {
-  static void run(const Tile& t) { kByRows[t.rows - 1](t); }
+  static void run(const Tile& t) {
+    (t.read_once ? kByRows<Locality::kOnce> : kByRows<Locality::kCaches>)[t.rows - 1](t);
+  }
 
  private:
-  static constexpr auto kByRows = functions_by_rows<kMaxRows>(
-      []<int kRows>() { return &tile_product<Level, kFamily, Accumulators, kRows>; });
+  template <Locality kLocality>
+  static constexpr auto kByRows = functions_by_rows<kMaxRows>([]<int kRows>() {
+    return &tile_product<Level, kFamily, Accumulators, kRows, kLocality>;
+  });
 };
 
 }  // namespace megamoe::kernel

@@ -12,6 +12,16 @@ inline void announce_store(const void* address) {
   __builtin_prefetch(address, 1);
 }
 
+/// Bytes of the coming weights that are announced just before the outputs of a tile are made, and as many
+/// just after: while they are made nothing else is asked of memory.
+constexpr int64_t kAroundOutputs = 24 * base::kCacheLine;
+
+void announce(const std::byte* from, int64_t bytes, bool once) {
+  for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(base::kCacheLine)) {
+    once ? __builtin_prefetch(from + at, 0, 0) : __builtin_prefetch(from + at, 0, 2);
+  }
+}
+
 /// Decodes the range of k of a tile to a strip, with the scales and sums of its groups behind the codes.
 void decode_range(const LinearPlan& linear, const std::byte* stored, std::byte* strip, kernel::Tile& tile) {
   const pack::Geometry& g = linear.geometry();
@@ -100,15 +110,20 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         // Sums of a single range are consumed at once: always the same memory.
         tile.c = scratch.tile + (ranges == 1 ? 0 : begin * kernel::kPanelColumns * 4);
         const int64_t share = i * tiles + t;
+        const int64_t around = i + 1 < ranges ? 0 : std::min(kAroundOutputs, shares.size(share) / 3);
         tile.prefetch = next.from + shares.begin(share);
-        tile.prefetch_bytes = shares.size(share);
+        tile.prefetch_bytes = shares.size(share) - 2 * around;
+        tile.read_once = plan_.read_once;
         tile.panels = static_cast<int>(count);
         multiply_tile(tile);
+        const std::byte* const rest = tile.prefetch + tile.prefetch_bytes;
+        announce(rest, around, plan_.read_once);
         for (int64_t q = 0; q < count && i + 1 == ranges; ++q) {
           consume(p + q, panels[q],
                   static_cast<std::byte*>(tile.c) + q * tile.rows * kernel::kPanelColumns * 4, begin,
                   tile.rows);
         }
+        announce(rest + around, around, plan_.read_once);
       }
     }
   }

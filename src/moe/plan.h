@@ -89,6 +89,7 @@ class MegaMoe::Impl {
   moe::ExpertPlan experts[moe::kRowSets];
   moe::ChosenBlocking blocking;
   const kernel::RowOps* ops = nullptr;
+  bool read_once = false;  ///< how weights are announced, see base::keeps_lines_read_once
 
   const moe::ExpertPlan& routed() const { return experts[moe::kRouted]; }
   const moe::ExpertPlan& shared() const { return experts[moe::kShared]; }

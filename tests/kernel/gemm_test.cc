@@ -62,6 +62,7 @@ struct Problem {
       tile.panel = panel.data() + panel_bytes(gemm.family, begin);
       tile.k_begin = begin;
       tile.accumulate = begin > 0;
+      tile.read_once = read_once;
       gemm.tile(tile);
     }
     EXPECT_TRUE(packed.intact() && c.intact() && codes.intact() && panel.intact());
@@ -107,6 +108,7 @@ struct Problem {
   const Gemm& gemm;
   int rows;
   int64_t k;
+  bool read_once = false;
   std::vector<Code> a, b;
 };
 
@@ -223,8 +225,11 @@ TEST_P(GemmTest, PrefetchHintsChangeNothing) {
     Problem problem(gemm(), gemm().max_rows, k);
     problem.fill_random(2);
     const std::vector<uint32_t> plain = problem.run(0, problem.rows);
-    for (int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{100}, int64_t{1} << 16}) {
-      EXPECT_EQ(plain, problem.run(0, problem.rows, weights.data(), bytes));
+    for (const bool once : {false, true}) {
+      problem.read_once = once;
+      for (int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{100}, int64_t{1} << 16}) {
+        EXPECT_EQ(plain, problem.run(0, problem.rows, weights.data(), bytes));
+      }
     }
   }
 }

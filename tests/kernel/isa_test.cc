@@ -130,6 +130,19 @@ TEST(Isa, ChoiceByModel) {
   EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16, AVX512_VBMI");
 }
 
+TEST(Isa, OnlyMeasuredModelsKeepLinesReadOnce) {
+  const auto keeps = [](const char* vendor, int family) {
+    base::Cpu cpu;
+    std::strcpy(cpu.vendor, vendor);
+    cpu.family = family;
+    return base::keeps_lines_read_once(cpu);
+  };
+  EXPECT_TRUE(keeps("AuthenticAMD", 26));
+  EXPECT_FALSE(keeps("AuthenticAMD", 25));
+  EXPECT_FALSE(keeps("GenuineIntel", 26));
+  EXPECT_FALSE(keeps("", 0));
+}
+
 TEST(Isa, AModelThatTheTableDoesNotKnowIsMeasured) {
   const base::IsaChoice open{Isa::kAvx512Bf16, "", Isa::kAvx512Vnni};
   struct Case {

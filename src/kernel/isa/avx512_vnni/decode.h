@@ -54,10 +54,10 @@ inline void decode_int4(const kernel::DecodePanel& d) {
 }
 
 /// Sums has kRowCount, start, add(column halves of four k, activations) and store.
-template <class Level, class Sums>
+template <class Level, class Sums, kernel::Locality kLocality>
 void tile_int4(const kernel::Tile& t) {
   const auto* a = static_cast<const int32_t*>(t.a);
-  kernel::SpreadPrefetch<Level> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride, 1);
+  kernel::SpreadPrefetch<Level, kLocality> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride, 1);
   Sums sums;
   sums.start(t, 0);
   constexpr int kRoomyRows = 12;
@@ -73,11 +73,16 @@ void tile_int4(const kernel::Tile& t) {
 /// The functions for 1 .. kMaxRows rows.
 template <class Level, template <int> class Sums, int kMaxRows>
 struct Int4Tiles {
-  static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
+  static void run(const kernel::Tile& t) {
+    using enum kernel::Locality;
+    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
+  }
 
  private:
-  static constexpr auto kByRows =
-      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_int4<Level, Sums<kRows>>; });
+  template <kernel::Locality kLocality>
+  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
+    return &tile_int4<Level, Sums<kRows>, kLocality>;
+  });
 };
 
 }  // namespace megamoe::isa_avx512_vnni
