@@ -1,7 +1,7 @@
 // Row operations of the avx2 level.
 #include "kernel/row_ops.h"
 
-#include "kernel/isa/avx2/decode_e2m1.h"
+#include "kernel/isa/avx2/decode_nibbles.h"
 #include "kernel/isa/avx2/simd.h"
 #include "kernel/kernels.h"
 
@@ -12,6 +12,7 @@ namespace {
 consteval kernel::RowOps with_byte_shuffles(kernel::RowOps ops) {
   constexpr auto kBf16 = static_cast<int>(kernel::Family::kBf16);
   ops.decode[kBf16][static_cast<int>(kernel::WeightCode::kE2M1)] = decode_e2m1;
+  ops.decode[kBf16][static_cast<int>(kernel::WeightCode::kInt4Groups)] = decode_int4_groups;
   return ops;
 }
 
