@@ -184,8 +184,8 @@ def result_shape(dtype: str, shape: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def new_array(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """A new contiguous array of a `result_type` of the same `torch`."""
-    return np.empty(shape, dtype) if torch is None else torch.empty(shape, dtype=dtype)
+    """A new contiguous array of a `result_type` of the same `torch`, on the CPU whatever torch's default device."""
+    return np.empty(shape, dtype) if torch is None else torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def framework_of(value: Any) -> Any:

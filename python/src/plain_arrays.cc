@@ -4,6 +4,7 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "errors.h"
 
@@ -116,7 +117,9 @@ class Torch final : public Framework {
   // Like a tensor that is at hand, which takes half the time of naming shape and type.
   nb::object counts(int64_t n) const override {
     if (!last_counts_ || n != last_n_) {
-      last_counts_ = empty_(nb::make_tuple(n), "dtype"_a = int32_, "device"_a = "cpu");
+      nb::object made = empty_(nb::make_tuple(n), "dtype"_a = int32_, "device"_a = "cpu");
+      if (framework_of(made) != this) return made;  // a mode of torch makes others, while it lasts
+      last_counts_ = std::move(made);
       last_n_ = n;
     }
     return empty_like_(last_counts_);

@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 import megamoe
 from layers import BF16, Layer, bits, to_torch
@@ -199,3 +200,36 @@ def test_a_destroyed_buffer_repeats_nothing(layer):
     buffer.destroy()
     with pytest.raises(RuntimeError, match="destroyed"):
         megamoe.mega_moe(sym_buffer=buffer, **call)
+
+
+def test_calls_with_other_arrays_displace_no_plan(layer, monkeypatch, only_repeats):
+    monkeypatch.setattr(buffer_module, "_MAX_PLANS", 2)
+    with layer.buffer() as buffer:
+        plain, other = packed_call(layer), packed_call(layer)
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **plain)
+        for _ in range(3):
+            megamoe.mega_moe(sym_buffer=buffer, **other | {"x": torch.nn.Parameter(to_torch(layer.x))})
+        only_repeats()
+        np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **plain)[0]), bits(y))
+
+
+def test_the_default_device_of_torch_is_not_that_of_results(layer):
+    with layer.buffer() as buffer, torch.device("meta"):
+        call = packed_call(layer, to_torch)
+        for _ in range(2):
+            for result in megamoe.mega_moe(sym_buffer=buffer, **call):
+                assert result.device.type == "cpu"
+
+
+@pytest.mark.skipif(not READS_TENSORS, reason="this torch has no exchange table")
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_mode_of_torch_ends_with_its_calls(only_repeats):
+    """Counts of a number of experts that no call before had, made first where torch makes tensors of another type."""
+    layer = Layer(3, 96, 40, 13, 2, int8=False)
+    with layer.buffer() as buffer:
+        call = packed_call(layer, to_torch)
+        y, _ = megamoe.mega_moe(sym_buffer=buffer, **call | {"x": layer.x})
+        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises((RuntimeError, ValueError)):
+            megamoe.mega_moe(sym_buffer=buffer, **call)
+        only_repeats()
+        np.testing.assert_array_equal(bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]), bits(y))
