@@ -45,13 +45,15 @@ inline constexpr int kRowsBesideLowScales = 7, kRowsBesideHalfScales = 8;
 
 /// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
 /// has kRowCount, start, add(column halves of a pair of k, activations) and store. `room` is kScaleRoom bytes
-/// for each panel.
+/// for each panel, and 128 for codes.
 template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t, std::byte* room) {
   constexpr int kRows = Sums::kRowCount;
   constexpr bool kBytewise = Codes::kBits == 8;
   constexpr bool kTall = kRows > kRowsBesideTables;
   constexpr bool kCachesScales = kBytewise ? kTall : kRows > kRowsBesideScales;
+  constexpr bool kKeepsCodes = kRows > kRowsBesideLoaded;
+  std::byte* const kept = room + kPanels * kScaleRoom;
   constexpr bool kTogether = kPanels > 1 && !kBytewise && kRows <= kRowsBesideCodes;
   using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBesideHalfTables)>;
   constexpr int kPairs = CodeDecoder::kPairs;
@@ -92,12 +94,13 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
         for (int p = 0; p < kPanels; ++p) {
           asm("" : "+r"(a));  // load activations again: there are no registers to keep them in
           auto first = load(p, 0), second = kBytewise ? first : load(p, 1);
+          if constexpr (kKeepsCodes) {
+            _mm512_store_si512(kept, first);
+            _mm512_store_si512(kept + 64, second);
+          }
 #pragma GCC unroll 4
           for (int i = 0; i < kPairs; ++i) {
-            if (kRows > kRowsBesideLoaded && i > 0) {
-              asm("" : "+r"(codes));  // nor the codes
-              first = load(p, 0), second = load(p, 1);
-            }
+            if constexpr (kKeepsCodes) first = loaded<true>(kept), second = loaded<true>(kept + 64);
             sums[p].add(values[p].pair(first, i, 0), values[p].pair(second, i, 1), a + i * kRows);
           }
         }
@@ -141,7 +144,7 @@ struct CodedTiles {
       for (int p = 0; p < t.panels; ++p) multiply_by_strips<Codes>(t, p);
       return;
     }
-    alignas(64) std::byte room[2 * kScaleRoom];
+    alignas(64) std::byte room[2 * kScaleRoom + 128];
     const auto at = static_cast<size_t>(t.rows - 1);
     (t.panels == 2 ? kByRows<2, kPairedRows>[at] : kByRows<1, kMaxRows>[at])(t, room);
   }
