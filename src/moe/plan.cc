@@ -16,6 +16,9 @@ namespace {
 // Rough rates of one core, only to size pieces: bytes per ns from memory, operations per ns by family.
 constexpr double kBytesPerNanosecond = 10;
 constexpr double kOperationsPerNanosecond[kernel::kFamilyCount] = {150, 600};
+// Part of the time wanted that a piece lasts at least, however many threads could share the rest: claims cost
+// a small product a fifth.
+constexpr double kLeastShare = 0.4;
 
 }  // namespace
 
@@ -24,12 +27,12 @@ int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
   const double stream = static_cast<double>(g.stored_bytes()) / kBytesPerNanosecond;
   const double multiply = 2.0 * static_cast<double>(rows) * static_cast<double>(g.k) * kernel::kPanelColumns /
                           kOperationsPerNanosecond[static_cast<int>(g.family)];
-  const auto wanted =
-      static_cast<int64_t>(static_cast<double>(linear.blocking.piece_ns) / std::max(stream, multiply)) + 1;
-  const int64_t fair = std::max<int64_t>(1, g.panels() / (4 * threads));
+  const auto lasting = [&](double ns) { return static_cast<int64_t>(ns / std::max(stream, multiply)); };
+  const auto piece_ns = static_cast<double>(linear.blocking.piece_ns);
+  const int64_t fair = std::max<int64_t>({1, lasting(kLeastShare * piece_ns), g.panels() / (4 * threads)});
   // A panel that has to go alone takes longer than its half of two.
   const int64_t at_once = linear.panels_at_once(rows);
-  return base::ceil_div(std::min(wanted, fair), at_once) * at_once;
+  return base::ceil_div(std::min(lasting(piece_ns) + 1, fair), at_once) * at_once;
 }
 
 namespace {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -163,26 +164,47 @@ TEST(Plan, SaysWhatABlockOfSoManyRowsReads) {
   EXPECT_NE(std::find(lines.begin(), lines.end(), whole), lines.end());
 }
 
+// Pieces of Linear1 and Linear2 of one expert with 40 and 20 panels, of which each of two threads would take
+// 5 and 2 at a time.
+std::array<int64_t, 2> pieces_of_one_block(Isa isa, int64_t piece_ns) {
+  const test::LayerShape shape{640, 640, 2, 1, "A8W4-FP"};
+  test::TestLayer tested(shape, 3);
+  BufferOptions options = test::options(kThreads, isa);
+  options.trace = true;
+  auto buffer = SymmBuffer::create(Group::self(), tested.config(1), options).value();
+  Layer layer = tested.layer(1, 0, true);
+  layer.tuning = tuning_of({{key_of(shape, isa), {{moe::find_block_size("piece_ns"), piece_ns}}}});
+  auto op = MegaMoe::create(buffer, std::move(layer)).value();
+  test::RankTokens tokens = tested.tokens(1, [](int64_t, int64_t) { return 1; });
+  tested.poison(tokens);
+  EXPECT_TRUE(op->run(tested.args(tokens, 2)));
+  std::array<int64_t, 2> pieces{};
+  for (const TraceSpan& span : buffer->trace()) {
+    pieces[0] += span.stage == TraceSpan::Stage::kLinear1;
+    pieces[1] += span.stage == TraceSpan::Stage::kLinear2;
+  }
+  return pieces;
+}
+
 TEST(Plan, CutsNoProductOfTwoPanels) {
-  // 40 and 20 panels, of which each of two threads would take 5 and 2 at a time.
-  test::TestLayer tested({640, 640, 2, 1, "A8W4-FP"}, 3);
   for (const Isa isa : test::runnable_levels()) {
-    BufferOptions options = test::options(kThreads, isa);
-    options.trace = true;
-    auto buffer = SymmBuffer::create(Group::self(), tested.config(1), options).value();
-    auto op = MegaMoe::create(buffer, tested.layer(1, 0, true)).value();
-    test::RankTokens tokens = tested.tokens(1, [](int64_t, int64_t) { return 1; });
-    tested.poison(tokens);
-    ASSERT_TRUE(op->run(tested.args(tokens, 2)));
-    int64_t pieces[2] = {};
-    for (const TraceSpan& span : buffer->trace()) {
-      pieces[0] += span.stage == TraceSpan::Stage::kLinear1;
-      pieces[1] += span.stage == TraceSpan::Stage::kLinear2;
-    }
+    const auto pieces = pieces_of_one_block(isa, 5000);
     const kernel::Gemm& gemm = kernel::gemm_for(kernel::Family::kBf16, isa);
     const bool pairs = gemm.paired_rows[static_cast<int>(kernel::WeightCode::kE2M1)] > 0;
     EXPECT_EQ(pieces[0], pairs ? 7 : 8) << isa_name(isa);
     EXPECT_EQ(pieces[1], 10) << isa_name(isa);
+  }
+}
+
+TEST(Plan, CutsNoProductIntoPiecesShorterThanTheirClaimIsWorth) {
+  for (const Isa isa : test::runnable_levels()) {
+    // A panel counts as 1.1 us: 7 of them, or 4 pairs, last two fifths of 20.
+    const auto shared = pieces_of_one_block(isa, 20000);
+    EXPECT_LE(shared[0], 6) << isa_name(isa);
+    EXPECT_EQ(shared[1], 3) << isa_name(isa);
+    const auto whole = pieces_of_one_block(isa, 1000000);
+    EXPECT_EQ(whole[0], 1) << isa_name(isa);
+    EXPECT_EQ(whole[1], 1) << isa_name(isa);
   }
 }
 
