@@ -80,7 +80,7 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     tile.k = kReduction;
     tile.column_sums = column_sums.data();
     tile.c = sums->data();
-    tile.read_once = base::keeps_lines_read_once(base::this_cpu());
+    tile.read_once = base::memory_habits(base::this_cpu()).keeps_read_once;
     tile.panels = together;
     tile.group = form.group();
     tile.form = form.groups;

@@ -1,10 +1,8 @@
 // CPUID and XCR0, read without help from the operating system's own lists.
 #include "base/cpu.h"
 
-#include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -108,15 +106,16 @@ const Cpu& this_cpu() {
   return cpu;
 }
 
-bool keeps_lines_read_once(const Cpu& cpu) {
-  // Models that were measured.
+MemoryHabits memory_habits(const Cpu& cpu) {
   constexpr struct {
     const char* vendor;
     int family;
-  } kModels[] = {{"AuthenticAMD", 26}};
-  return std::any_of(std::begin(kModels), std::end(kModels), [&cpu](const auto& model) {
-    return std::strcmp(model.vendor, cpu.vendor) == 0 && model.family == cpu.family;
-  });
+    MemoryHabits habits;
+  } kModels[] = {{"AuthenticAMD", 26, {true, true}}};
+  for (const auto& model : kModels) {
+    if (std::strcmp(model.vendor, cpu.vendor) == 0 && model.family == cpu.family) return model.habits;
+  }
+  return {};
 }
 
 std::string cpu_model() {

@@ -36,10 +36,16 @@ struct Cpu {
 Cpu detect_cpu();
 /// detect_cpu(), once per process.
 const Cpu& this_cpu();
-/// Whether lines that are asked for as read once (prefetchnta) come to the second-level cache of this model,
-/// and leave it without a way to the third. Elsewhere they may come to the first one alone, which is smaller
-/// than a panel of weights.
-bool keeps_lines_read_once(const Cpu& cpu);
+/// What a model does with memory that is read in order; false where it was not measured.
+struct MemoryHabits {
+  /// Lines that are asked for as read once (prefetchnta) come to the second-level cache, and leave it without
+  /// a way to the third. Elsewhere they may come to the first one alone, which is smaller than a panel of
+  /// weights.
+  bool keeps_read_once = false;
+  /// It brings in what follows a load by itself, as fast as memory gives it.
+  bool follows_streams = false;
+};
+MemoryHabits memory_habits(const Cpu& cpu);
 /// The CPU's own name as the system gives it, "unknown" where it does not.
 std::string cpu_model();
 /// For tests that bring their own processor, such as one that traps tile instructions, or want an older one:

@@ -120,7 +120,7 @@ struct Tile {
   int64_t prefetch_bytes;      ///< how many; 0 = none
   int64_t k_begin = 0;      ///< first k of the range in the packed rows, a multiple of kRangeStep and group
   bool accumulate = false;  ///< continue from C
-  bool read_once = false;   ///< announce lines as read once, see base::keeps_lines_read_once
+  bool read_once = false;   ///< announce lines as read once, see base::MemoryHabits
   int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
   // Group kernels only: C, always float, is the sum over the groups in ascending order of
   // scale[group][col] * fl(T * row scale[row][group]), T being the product of the group alone; one fused
@@ -150,6 +150,9 @@ struct Gemm {
   /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
+  /// Up to so many rows a strip from memory is read faster as a stream that the CPU follows by itself than
+  /// announced, see base::MemoryHabits.
+  int streamed_rows = 0;
   uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
 
   /// Whether it multiplies panels of a code, as they are stored or by way of a strip.

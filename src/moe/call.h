@@ -98,7 +98,8 @@ class Call {
     const std::byte* from = nullptr;
     int64_t bytes = 0;
   };
-  /// What a product with the rows of a block takes at once from a panel on.
+  /// What a product with the rows of a block takes at once from a panel on; what lies beside the codes is
+  /// announced here.
   static Coming coming(const LinearPlan& linear, const Block& block, int64_t panel);
   Coming after(const Block& block, const Piece& piece) const;
   template <class Packed, class Consume>

@@ -44,6 +44,7 @@ void decode_range(const LinearPlan& linear, const std::byte* stored, std::byte* 
 Call::Coming Call::coming(const LinearPlan& linear, const Block& block, int64_t panel) {
   const std::byte* const from = linear.source->stored(block.expert, panel);
   const int64_t count = std::min(linear.panels_at_once(block.rows), linear.geometry().panels() - panel);
+  for (int64_t i = 0; i < count; ++i) linear.source->announce_rows(block.expert, panel + i);
   return {from, from == nullptr ? 0 : linear.geometry().stored_bytes() * count};
 }
 
@@ -76,6 +77,8 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const auto multiply_tile =
       reads_codes ? linear.gemm->coded_tile[static_cast<int>(g.code)] : linear.gemm->tile;
   const int64_t at_once = linear.panels_at_once(block.rows);
+  const bool followed =
+      plan_.memory.follows_streams && linear.decode == nullptr && block.rows <= linear.gemm->streamed_rows;
   int64_t count = 1;
   for (int64_t p = piece.index * per_piece; p < end; p += count) {
     count = std::min(at_once, end - p);
@@ -84,10 +87,8 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
     if (count == 2) panels[1] = linear.source->panel(block.expert, p + 1, scratch.strip);
     const pack::Panel& panel = panels[0];
     // Every tile brings in its share of the next panel, so that no tile waits for all of it.
-    const Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
-    for (int64_t q = after_p; q < std::min(end, after_p + at_once); ++q) {
-      linear.source->announce_rows(block.expert, q);
-    }
+    Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
+    if (followed) next.bytes = 0;
     const base::EvenSplit shares{next.bytes, ranges * tiles};
     for (int64_t i = 0; i < ranges; ++i) {
       kernel::Tile tile{};
@@ -113,17 +114,17 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         const int64_t around = i + 1 < ranges ? 0 : std::min(kAroundOutputs, shares.size(share) / 3);
         tile.prefetch = next.from + shares.begin(share);
         tile.prefetch_bytes = shares.size(share) - 2 * around;
-        tile.read_once = plan_.read_once;
+        tile.read_once = plan_.memory.keeps_read_once;
         tile.panels = static_cast<int>(count);
         multiply_tile(tile);
         const std::byte* const rest = tile.prefetch + tile.prefetch_bytes;
-        announce(rest, around, plan_.read_once);
+        announce(rest, around, plan_.memory.keeps_read_once);
         for (int64_t q = 0; q < count && i + 1 == ranges; ++q) {
           consume(p + q, panels[q],
                   static_cast<std::byte*>(tile.c) + q * tile.rows * kernel::kPanelColumns * 4, begin,
                   tile.rows);
         }
-        announce(rest + around, around, plan_.read_once);
+        announce(rest + around, around, plan_.memory.keeps_read_once);
       }
     }
   }

@@ -147,7 +147,7 @@ Result<std::unique_ptr<MegaMoe::Impl>> MegaMoe::Impl::create(std::shared_ptr<Sym
   impl->buffer = buffer;
   impl->layer = std::move(layer);
   impl->ops = &kernel::row_ops_for(owner.isa);
-  impl->read_once = base::keeps_lines_read_once(base::this_cpu());
+  impl->memory = base::memory_habits(base::this_cpu());
   Result<moe::ActivationPlan> activation = moe::plan_activation(impl->layer.activation);
   if (!activation) return activation.status();
   impl->activation = *activation;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cpu.h"
 #include "base/split.h"
 #include "kernel/registry.h"
 #include "megamoe/mega_moe.h"
@@ -89,7 +90,7 @@ class MegaMoe::Impl {
   moe::ExpertPlan experts[moe::kRowSets];
   moe::ChosenBlocking blocking;
   const kernel::RowOps* ops = nullptr;
-  bool read_once = false;  ///< how weights are announced, see base::keeps_lines_read_once
+  base::MemoryHabits memory;  ///< decide how weights are announced
 
   const moe::ExpertPlan& routed() const { return experts[moe::kRouted]; }
   const moe::ExpertPlan& shared() const { return experts[moe::kShared]; }

@@ -130,17 +130,19 @@ TEST(Isa, ChoiceByModel) {
   EXPECT_EQ(missing_for(Isa::kAvx512Bf16, cpu("", 0, skylake)), "AVX512_VNNI, AVX512_BF16, AVX512_VBMI");
 }
 
-TEST(Isa, OnlyMeasuredModelsKeepLinesReadOnce) {
-  const auto keeps = [](const char* vendor, int family) {
+TEST(Isa, OnlyMeasuredModelsHaveMemoryHabits) {
+  const auto measured = [](const char* vendor, int family) {
     base::Cpu cpu;
     std::strcpy(cpu.vendor, vendor);
     cpu.family = family;
-    return base::keeps_lines_read_once(cpu);
+    const base::MemoryHabits habits = base::memory_habits(cpu);
+    EXPECT_EQ(habits.keeps_read_once, habits.follows_streams);
+    return habits.keeps_read_once;
   };
-  EXPECT_TRUE(keeps("AuthenticAMD", 26));
-  EXPECT_FALSE(keeps("AuthenticAMD", 25));
-  EXPECT_FALSE(keeps("GenuineIntel", 26));
-  EXPECT_FALSE(keeps("", 0));
+  EXPECT_TRUE(measured("AuthenticAMD", 26));
+  EXPECT_FALSE(measured("AuthenticAMD", 25));
+  EXPECT_FALSE(measured("GenuineIntel", 26));
+  EXPECT_FALSE(measured("", 0));
 }
 
 TEST(Isa, AModelThatTheTableDoesNotKnowIsMeasured) {

@@ -32,6 +32,7 @@ constinit const kernel::Gemm gemm_bf16 = {
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kByteRows, kPairedRows>::run,
                    CodedTiles<Level, E5M2Codes, Bf16Sums, kByteRows, kPairedRows>::run,
                    CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
+    .streamed_rows = 2,
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -80,6 +80,7 @@ constinit const kernel::Gemm gemm_s8 = {
     .decode = {nullptr, nullptr, nullptr, nullptr, decode_int4},
     .coded_rows = {0, 0, 0, 0, kMaxRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
+    .streamed_rows = 2,
 };
 
 }  // namespace megamoe::isa_avx512_vnni
