@@ -37,6 +37,9 @@ class ShuffledNibbles {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
 
+// Not inline: levels that share this header keep their own.
+constinit const int32_t kHalfScale = 1 << 23;
+
 /// MX groups of 32: doubled values under half of the scale 2^(byte - 127).
 struct E2M1Groups {
   static constexpr int64_t kGroup = kernel::kMxGroup;
@@ -60,7 +63,7 @@ struct E2M1Groups {
   }
   [[gnu::always_inline]] static __m512 scale(const uint8_t* header, int column) {
     __m512i bits = _mm512_slli_epi32(widened_bytes(header + column), 23);
-    asm("vpsubd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kHalf));
+    asm("vpsubd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kHalfScale));
     return _mm512_castsi512_ps(bits);
   }
   static __m512 any_scale(const uint8_t* header, int column) {
@@ -72,9 +75,6 @@ struct E2M1Groups {
                                  _mm512_set1_epi32(0x7fc00000));
     return _mm512_castsi512_ps(bits);
   }
-
- private:
-  inline static constinit const int32_t kHalf = 1 << 23;
 };
 
 /// int4 as code + 8, scales of three types, with or without zero points.
