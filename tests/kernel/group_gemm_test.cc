@@ -193,6 +193,7 @@ TEST_P(GroupGemmTest, TwoPanelsHaveTheBitsOfEach) {
 }
 
 TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
+  const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
   for (int i = 0; i < kIsaCount; ++i) {
     const Isa isa = static_cast<Isa>(i);
     for (const Family family : {Family::kBf16, Family::kS8}) {
@@ -208,13 +209,13 @@ TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
         }
         if (chosen.isa == Isa::kAvx2 && code == WeightCode::kE2M1) continue;  // below
         const std::string name = (family == Family::kBf16 ? "bf16_groups_" : "s8_groups_") +
-                                 std::to_string(chosen.max_rows) + "x32_" + isa_name(chosen.isa);
+                                 std::to_string(chosen.max_rows) + "x32_" + isa_name(chosen.isa) +
+                                 (vnni && family == Family::kS8 && chosen.isa == Isa::kAvx2 ? "_vnni" : "");
         EXPECT_EQ(chosen.name, name);
       }
     }
   }
 #if defined(__x86_64__)
-  const bool vnni = (base::this_cpu().features & base::kCpuAvxVnni) != 0;
   const auto e2m1 = [](Family family) { return group_gemm_for(family, WeightCode::kE2M1, Isa::kAvx2).name; };
   EXPECT_STREQ(e2m1(Family::kS8), vnni ? "s8_e2m1_6x32_avx2_vnni" : "s8_e2m1_4x32_avx2");
   EXPECT_STREQ(e2m1(Family::kBf16), vnni ? "e4m3_e2m1_4x32_avx2_vnni" : "e4m3_e2m1_4x32_avx2");

@@ -1,6 +1,7 @@
 // Group kernels of the avx2 level: its plain kernels, group by group.
 #include "kernel/group_tile.h"
 
+#include "base/cpu.h"
 #include "kernel/isa/avx2/simd.h"
 #include "kernel/kernels.h"
 
@@ -24,6 +25,17 @@ constinit const kernel::Gemm group_gemm_s8 = {
     .packed_bytes = kernel::GroupTile<F32, gemm_s8, int32_t, 6>::bytes,
     .pack_rows = kernel::GroupTile<F32, gemm_s8, int32_t, 6>::pack,
     .tile = kernel::GroupTile<F32, gemm_s8, int32_t, 6>::run,
+};
+
+constinit const kernel::Gemm group_gemm_s8_vnni = {
+    .name = "s8_groups_6x32_avx2_vnni",
+    .isa = Isa::kAvx2,
+    .family = kernel::Family::kS8,
+    .max_rows = 6,
+    .packed_bytes = kernel::GroupTile<F32, gemm_s8_vnni, int32_t, 6>::bytes,
+    .pack_rows = kernel::GroupTile<F32, gemm_s8_vnni, int32_t, 6>::pack,
+    .tile = kernel::GroupTile<F32, gemm_s8_vnni, int32_t, 6>::run,
+    .features = base::kCpuAvxVnni,
 };
 
 }  // namespace megamoe::isa_avx2
