@@ -97,7 +97,7 @@ struct PackRows {
   const void* codes;    ///< first row: bf16 or s8 codes, k per row
   ptrdiff_t row_bytes;  ///< distance between rows
   int rows;             ///< 1 .. max_rows
-  int64_t k;
+  int64_t k;  ///< but for groups, ranges from multiples of kRangeStep on follow each other and may come alone
   void* out;  ///< packed_bytes(rows, k) bytes, 64-byte aligned
   // Group kernels only. Rows for E2M1 weights: E2M1 values x 2 as s8, or E4M3 values as bf16.
   int64_t group = 0;  ///< k per group, one of kGroupSizes

@@ -42,18 +42,53 @@ void for_each_dword(const PackRows& p, int64_t code_bytes, Write write) {
   }
 }
 
+using FourDwords __attribute__((vector_size(16))) = uint32_t;
+
+/// The first `dwords` dwords, a multiple of 4, of each of up to 3 rows, as below.
+template <class Level, int kRows>
+void interleave_dwords(const std::byte* codes, ptrdiff_t row_bytes, int64_t dwords, uint32_t flip,
+                       uint32_t* out) {
+  using Four = FourDwords;
+  for (int64_t d = 0; d < dwords; d += 4, codes += sizeof(Four), out += 4 * kRows) {
+    Four in[kRows], mixed[kRows];
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) {
+      __builtin_memcpy(&in[r], codes + r * row_bytes, sizeof(Four));
+      in[r] ^= flip;
+    }
+    if constexpr (kRows == 1) mixed[0] = in[0];
+    if constexpr (kRows == 2) {
+      mixed[0] = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+      mixed[1] = __builtin_shufflevector(in[0], in[1], 2, 6, 3, 7);
+    }
+    if constexpr (kRows == 3) {
+      const Four first = __builtin_shufflevector(in[0], in[1], 0, 4, 1, 5);
+      const Four middle = __builtin_shufflevector(in[1], in[2], 1, 5, 2, 6);
+      const Four last = __builtin_shufflevector(in[0], in[1], 3, 7, 3, 7);
+      mixed[0] = __builtin_shufflevector(first, in[2], 0, 1, 4, 2);
+      mixed[1] = __builtin_shufflevector(middle, in[0], 0, 1, 6, 2);
+      mixed[2] = __builtin_shufflevector(in[2], last, 2, 4, 5, 3);
+    }
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) __builtin_memcpy(out + 4 * r, &mixed[r], sizeof(Four));
+  }
+}
+
 /// Code dwords [dword][rows], each XORed with `flip`: a transpose, 4 rows x 4 dwords at a time.
 template <class Level>
 void transpose_dwords(const PackRows& p, int64_t code_bytes, uint32_t flip) {
-  using Four __attribute__((vector_size(16))) = uint32_t;
+  using Four = FourDwords;
   constexpr int64_t kBlock = 16;  // a cache line of every row
   const std::byte* codes = static_cast<const std::byte*>(p.codes);
   uint32_t* const out = static_cast<uint32_t*>(p.out);
   const int64_t rows = p.rows;
   const int64_t quads = p.k * code_bytes / 16;
-  for (int64_t first = 0; first < 4 * quads; first += kBlock) {
+  if (rows == 1) interleave_dwords<Level, 1>(codes, p.row_bytes, 4 * quads, flip, out);
+  if (rows == 2) interleave_dwords<Level, 2>(codes, p.row_bytes, 4 * quads, flip, out);
+  if (rows == 3) interleave_dwords<Level, 3>(codes, p.row_bytes, 4 * quads, flip, out);
+  for (int64_t first = 0; first < 4 * quads && rows >= 4; first += kBlock) {
     const int64_t last = first + kBlock < 4 * quads ? first + kBlock : 4 * quads;
-    for (int64_t done = 0; done < rows && rows >= 4; done += 4) {
+    for (int64_t done = 0; done < rows; done += 4) {
       const int64_t r = done + 4 <= rows ? done : rows - 4;  // the last four overlap
       const std::byte* row = codes + r * p.row_bytes;
       for (int64_t d = first; d < last; d += 4) {
@@ -68,13 +103,6 @@ void transpose_dwords(const PackRows& p, int64_t code_bytes, uint32_t flip) {
                                 __builtin_shufflevector(high0, high1, 0, 1, 4, 5) ^ flip,
                                 __builtin_shufflevector(high0, high1, 2, 3, 6, 7) ^ flip};
         for (int i = 0; i < 4; ++i) __builtin_memcpy(out + (d + i) * rows + r, &turned[i], sizeof(Four));
-      }
-    }
-    for (int64_t r = 0; r < rows && rows < 4; ++r) {
-      for (int64_t d = first; d < last; ++d) {
-        uint32_t value;
-        __builtin_memcpy(&value, codes + r * p.row_bytes + 4 * d, 4);
-        out[d * rows + r] = value ^ flip;
       }
     }
   }

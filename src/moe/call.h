@@ -81,8 +81,17 @@ class Call {
   void share_codes(int64_t token, const comm::TokenRow& row);
   void share_nothing(int64_t token, const Scratch& scratch);
   static void gather_scales(const std::byte* scales, size_t stride, int64_t count, float* gathered);
-  static void add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
-                         kernel::PackRows& pack);
+  /// Rows of codes that become one packed tile.
+  struct CodeRows {
+    int count;
+    int64_t place;  ///< of the first one in the workspace
+    const std::byte* codes;
+    ptrdiff_t stride;
+    const std::byte* scales;
+    ptrdiff_t scale_stride;
+  };
+  void pack_tile(const Rows& rows, const LinearPlan& linear, const Codec& codec, const CodeRows& from,
+                 std::byte* out, const Scratch& scratch) const;
   void prepare(const Block& block, int64_t tile, const Scratch& scratch);
   void linear1(const Block& block, const Piece& piece, const Scratch& scratch);
   void keep_linear1(const Block& block, int64_t panel, int64_t first_row, kernel::Linear1Epilogue tile) const;

@@ -94,42 +94,47 @@ void Call::share_nothing(int64_t token, const Scratch& scratch) {
   share_codes(token, {scratch.row, scratch.scales});
 }
 
-// What a group kernel packs beside the codes of the rows from `row` on.
-void Call::add_groups(const Rows& rows, const LinearPlan& linear, const Codec& codec, int64_t row,
-                      kernel::PackRows& pack) {
-  pack.group = linear.geometry().group();
-  if (pack.group == 0 || !codec.has_factors(pack.group)) return;
-  pack.scales = rows.factors(row);
-  pack.scale_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
+// Codes of `from` to the packed tile at `out`. Without factors a range of columns after the other, so that
+// what is decoded stays in the first-level cache: the tile of one row may be all that leaves it.
+void Call::pack_tile(const Rows& rows, const LinearPlan& linear, const Codec& codec, const CodeRows& from,
+                     std::byte* out, const Scratch& scratch) const {
+  constexpr int64_t kRange = 512;
+  const pack::Geometry& g = linear.geometry();
+  kernel::PackRows pack{from.codes, from.stride, from.count, g.k, out};
+  pack.group = g.group();
+  if (!codec.decodes()) return linear.gemm->pack_rows(pack);
+  const bool factors = codec.has_factors(pack.group);
+  const int64_t range = factors ? g.k : kRange;
+  pack.codes = rows.operand(from.place);
+  pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
+  if (factors) {
+    pack.scales = rows.factors(from.place);
+    pack.scale_bytes = pack.row_bytes;
+  }
+  for (int64_t begin = 0; begin < g.k; begin += range) {
+    pack.k = std::min(range, g.k - begin);
+    for (int r = 0; r < from.count; ++r) {
+      codec.decode(*plan_.ops, g.family, from.codes + r * from.stride + codec.row_bytes(begin),
+                   from.scales + r * from.scale_stride + codec.scale_bytes(begin), pack.k,
+                   reinterpret_cast<float*>(scratch.row), rows.operand(from.place + r),
+                   factors ? rows.factors(from.place + r) : nullptr);
+    }
+    if (begin > 0) pack.out = out + linear.gemm->packed_bytes(from.count, begin);
+    linear.gemm->pack_rows(pack);
+  }
 }
 
 void Call::prepare(const Block& block, int64_t tile, const Scratch& scratch) {
   const Rows& rows = rows_of(block);
   const LinearPlan& linear = rows.plan->linear1;
-  const Codec& codec = *rows.plan->scenario->token_codec;
-  const int64_t k = linear.geometry().k;
   const int64_t tiles = linear.tiles(block.rows);
   const int64_t first = LinearPlan::tile_begin(block.rows, tiles, tile);
   const int64_t count = LinearPlan::tile_begin(block.rows, tiles, tile + 1) - first;
-  const int64_t arrived = block.first_row + first, place = block.room_row + first;
-  kernel::PackRows pack{};
-  pack.codes = rows.code_row(arrived);
-  pack.row_bytes = static_cast<ptrdiff_t>(rows.code_stride);
-  const bool factors = codec.has_factors(linear.geometry().group());
-  if (codec.decodes()) {
-    for (int64_t r = 0; r < count; ++r) {
-      codec.decode(*plan_.ops, linear.geometry().family, rows.code_row(arrived + r),
-                   rows.scale_row(arrived + r), k, reinterpret_cast<float*>(scratch.row),
-                   rows.operand(place + r), factors ? rows.factors(place + r) : nullptr);
-    }
-    pack.codes = rows.operand(place);
-    pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->operand_row);
-  }
-  pack.rows = static_cast<int>(count);
-  pack.k = k;
-  pack.out = rows.packed1(block.room, tile);
-  add_groups(rows, linear, codec, place, pack);
-  linear.gemm->pack_rows(pack);
+  const int64_t arrived = block.first_row + first;
+  const CodeRows from{static_cast<int>(count), block.room_row + first,
+                      rows.code_row(arrived),  static_cast<ptrdiff_t>(rows.code_stride),
+                      rows.scale_row(arrived), static_cast<ptrdiff_t>(rows.scale_stride)};
+  pack_tile(rows, linear, *rows.plan->scenario->token_codec, from, rows.packed1(block.room, tile), scratch);
 }
 
 void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) {
@@ -137,32 +142,22 @@ void Call::requantise(const Block& block, int64_t tile, const Scratch& scratch) 
   const LinearPlan& linear = rows.plan->linear2;
   const Scenario& scenario = *rows.plan->scenario;
   const Codec& codec = *scenario.requantise_codec;
-  const int64_t k = linear.geometry().k;
   const int64_t tiles = linear.tiles(block.rows);
   const int64_t begin = block.room_row + LinearPlan::tile_begin(block.rows, tiles, tile);
   const int64_t end = block.room_row + LinearPlan::tile_begin(block.rows, tiles, tile + 1);
-  kernel::PackRows pack{};
-  pack.codes = rows.activated(begin);
-  pack.row_bytes = static_cast<ptrdiff_t>(rows.workspace->activated_row);
-  const bool factors = codec.has_factors(linear.geometry().group());
+  const Workspace& memory = *rows.workspace;
+  CodeRows from{static_cast<int>(end - begin), begin,
+                rows.activated(begin),         static_cast<ptrdiff_t>(memory.activated_row),
+                rows.mid_scales(begin),        static_cast<ptrdiff_t>(memory.scales_row)};
   if (codec.encodes()) {
     for (int64_t row = begin; row < end; ++row) {
-      codec.encode(*plan_.ops, rows.activated(row), scenario.activated(), k, rows.mid_codes(row),
-                   rows.mid_scales(row));
-      if (!codec.decodes()) continue;
-      codec.decode(*plan_.ops, linear.geometry().family, rows.mid_codes(row), rows.mid_scales(row), k,
-                   reinterpret_cast<float*>(scratch.row), rows.operand(row),
-                   factors ? rows.factors(row) : nullptr);
+      codec.encode(*plan_.ops, rows.activated(row), scenario.activated(), linear.geometry().k,
+                   rows.mid_codes(row), rows.mid_scales(row));
     }
-    pack.codes = codec.decodes() ? static_cast<const void*>(rows.operand(begin)) : rows.mid_codes(begin);
-    pack.row_bytes =
-        static_cast<ptrdiff_t>(codec.decodes() ? rows.workspace->operand_row : rows.workspace->codes_row);
+    from.codes = rows.mid_codes(begin);
+    from.stride = static_cast<ptrdiff_t>(memory.codes_row);
   }
-  pack.rows = static_cast<int>(end - begin);
-  pack.k = k;
-  pack.out = rows.packed2(block.room, tile);
-  add_groups(rows, linear, codec, begin, pack);
-  linear.gemm->pack_rows(pack);
+  pack_tile(rows, linear, codec, from, rows.packed2(block.room, tile), scratch);
 }
 
 std::byte* Call::place(const Block& block, const comm::RowHome& home) const {

@@ -27,8 +27,8 @@ struct Problem {
 
   size_t code_bytes() const { return gemm.family == Family::kBf16 ? 2 : 1; }
 
-  /// Runs rows [first, first + count) as one tile, k in ranges of `range`; returns [count][32] raw 32-bit
-  /// results.
+  /// Runs rows [first, first + count) as one tile, k packed and multiplied in ranges of `range`; returns
+  /// [count][32] raw 32-bit results.
   std::vector<uint32_t> run(int first, int count, const std::byte* prefetch = nullptr,
                             int64_t prefetch_bytes = 0, int64_t range = int64_t{1} << 40) const {
     const int64_t gap = 3;  // rows do not follow each other directly; between them stands NaN or -1
@@ -54,7 +54,11 @@ struct Problem {
       }
     }
     Guarded<unsigned char> packed(gemm.packed_bytes(count, k));
-    gemm.pack_rows({codes.data(), static_cast<ptrdiff_t>(stride), count, k, packed.data()});
+    for (int64_t begin = 0; begin < k; begin += range) {
+      gemm.pack_rows({codes.data() + static_cast<size_t>(begin) * code_bytes(),
+                      static_cast<ptrdiff_t>(stride), count, std::min(range, k - begin),
+                      packed.data() + gemm.packed_bytes(count, begin)});
+    }
     Guarded<uint32_t> c(static_cast<size_t>(count) * kPanelColumns);
     for (int64_t begin = 0; begin < k; begin += range) {
       Tile tile{packed.data(), count,         std::min(range, k - begin), panel.data(), sums.data(), c.data(),
