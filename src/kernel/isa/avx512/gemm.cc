@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx2/int4_tile.h"
 #include "kernel/isa/avx512/coded_tile.h"
 #include "kernel/isa/avx512/sums.h"
 #include "kernel/kernels.h"
@@ -27,6 +28,7 @@ struct S8Sums {
   using Operand = int32_t;
   static constexpr int kColumns = kPanelColumns;
   static constexpr int kOperands = 2;
+  static constexpr int kRowCount = kRows;
   __m512i c[kRows][2];
 
   [[gnu::always_inline]] void start(const kernel::Tile&, int) {
@@ -54,7 +56,33 @@ struct S8Sums {
     }
   }
 
+  // Words of codes hold the k of a pair in nibbles 0, 2, 1 and 3: shifted to the top and back they are
+  // signed.
+  [[gnu::always_inline]] void start_codes(const kernel::Tile& t, int column) {
+    start(t, column);
+  }
+  [[gnu::always_inline]] void step_codes(const uint32_t* codes, const Operand* a) {
+    step_last_codes(codes, a);
+    add_nibbles<1>(codes, a + 2 * kRows);
+    add_nibbles<3>(codes, a + 3 * kRows);
+  }
+  [[gnu::always_inline]] void step_last_codes(const uint32_t* codes, const Operand* a) {
+    add_nibbles<0>(codes, a);
+    add_nibbles<2>(codes, a + kRows);
+  }
+  [[gnu::always_inline]] void end_codes() {}
+
  private:
+  template <int kNibble>
+  [[gnu::always_inline]] void add_nibbles(const uint32_t* codes, const Operand* a) {
+    // Not before the products that came first: there are no registers to keep more of them in.
+    asm("" : "+r"(codes), "+v"(c[kRows - 1][1]));
+    const auto top = [](__m512i words) __attribute__((always_inline)) {
+      return _mm512_slli_epi16(words, 12 - 4 * kNibble);
+    };
+    add(a, _mm512_srai_epi16(top(_mm512_loadu_si512(codes)), 12),
+        _mm512_srai_epi16(top(_mm512_loadu_si512(codes + 16)), 12));
+  }
   [[gnu::always_inline]] void add(const int32_t* a, __m512i w0, __m512i w1) {
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
@@ -89,6 +117,8 @@ constinit const kernel::Gemm gemm_s8 = {
     .packed_bytes = kernel::PackS8AsS16<Level>::bytes,
     .pack_rows = kernel::PackS8AsS16<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
+    .coded_rows = {0, 0, 0, 0, kMaxRows},
+    .coded_tile = {nullptr, nullptr, nullptr, nullptr, isa_avx2::Int4Tiles<Level, S8Sums, kMaxRows>::run},
 };
 
 }  // namespace megamoe::isa_avx512
