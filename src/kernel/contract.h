@@ -151,7 +151,7 @@ struct Gemm {
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
   /// Up to so many rows a strip from memory is read faster as a stream that the CPU follows by itself than
-  /// announced, see base::MemoryHabits.
+  /// announced, see base::MemoryHabits; with more, in one tile, as a stream announced a little ahead.
   int streamed_rows = 0;
   uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
 
