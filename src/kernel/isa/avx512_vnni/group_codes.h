@@ -38,7 +38,7 @@ class ShuffledNibbles {
 }
 
 // Not inline: levels that share this header keep their own.
-constinit const int32_t kHalfScale = 1 << 23;
+constinit const int32_t kOneExponent = 1 << 23;
 
 /// MX groups of 32: doubled values under half of the scale 2^(byte - 127).
 struct E2M1Groups {
@@ -53,7 +53,8 @@ struct E2M1Groups {
   [[gnu::always_inline]] static int64_t header_bytes() { return kernel::kPanelColumns; }
   [[gnu::always_inline]] static bool has_zeros() { return false; }
   [[gnu::always_inline]] static __m512i zeros(const uint8_t*, int) { return _mm512_setzero_si512(); }
-  /// Columns whose half scale is no normal number.
+  static constexpr bool kHasSmallScales = true;
+  /// Columns whose half scale is no normal number. Products with subnormal ones are several times slower.
   [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t* header) {
     int least = 2, span = 252;
     asm("" : "+r"(least), "+r"(span) : "r"(header));  // between groups there is no register to keep them in
@@ -61,9 +62,22 @@ struct E2M1Groups {
     return _mm256_cmpgt_epu8_mask(_mm256_sub_epi8(bytes, _mm256_set1_epi8(static_cast<char>(least))),
                                   _mm256_set1_epi8(static_cast<char>(span)));
   }
+  /// Columns whose doubled scale is none.
+  [[gnu::always_inline]] static __mmask32 large_scales(const uint8_t* header) {
+    int most = 253;
+    asm("" : "+r"(most) : "r"(header));
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(header));
+    return _mm256_cmpgt_epu8_mask(bytes, _mm256_set1_epi8(static_cast<char>(most)));
+  }
   [[gnu::always_inline]] static __m512 scale(const uint8_t* header, int column) {
     __m512i bits = _mm512_slli_epi32(widened_bytes(header + column), 23);
-    asm("vpsubd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kHalfScale));
+    asm("vpsubd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kOneExponent));
+    return _mm512_castsi512_ps(bits);
+  }
+  /// Twice 2^(byte - 127), for a quarter of the sums.
+  [[gnu::always_inline]] static __m512 doubled_scale(const uint8_t* header, int column) {
+    __m512i bits = _mm512_slli_epi32(widened_bytes(header + column), 23);
+    asm("vpaddd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kOneExponent));
     return _mm512_castsi512_ps(bits);
   }
   static __m512 any_scale(const uint8_t* header, int column) {
@@ -81,13 +95,13 @@ struct E2M1Groups {
 struct Int4Groups : isa_avx512::GroupHeader {
   static constexpr int64_t kGroup = 0;
   static constexpr bool kWhole = false;
+  static constexpr bool kHasSmallScales = false;
 
   using GroupHeader::GroupHeader;
 
   [[gnu::always_inline]] static __m128i values() {
     return _mm_setr_epi8(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19);
   }
-  [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t*) { return 0; }
   [[gnu::always_inline]] __m512 any_scale(const uint8_t* header, int column) const {
     return scale(header, column);
   }

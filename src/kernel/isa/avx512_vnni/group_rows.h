@@ -94,6 +94,7 @@ struct GroupRows {
     if (bits <= kMantissa) {
       if (!std::has_single_bit(bits)) return 0;
       exponent = std::countr_zero(bits) + kSmallestExponent;
+      if (exponent < kSmallestExponent + 2) return 0;  // a quarter would lose bits
     } else if ((bits & kMantissa) != 0 || exponent > kLargestExponent) {
       return 0;
     }

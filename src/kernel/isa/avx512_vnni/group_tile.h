@@ -31,8 +31,17 @@ template <class Step, int... kIndex>
   (step(std::integral_constant<int, kIndex>{}), ...);
 }
 
-[[gnu::always_inline]] inline __m512 less(__m512i sum, __m512i from) {
-  return _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_castsi512_ps(from));
+// Not constexpr: g++ would make it in a register that tall tiles do not have. Not inline: levels that share
+// this header keep their own.
+constinit const float kQuarter = 0.25f;
+
+/// sum - from, or a quarter of it; for that `from` is a quarter.
+template <bool kQuarters>
+[[gnu::always_inline]] inline __m512 less(__m512i sum, __m512 from) {
+  __m512 value = _mm512_castsi512_ps(sum);
+  if constexpr (!kQuarters) return _mm512_sub_ps(value, from);
+  asm("vfmsub132ps %1%{1to16%}, %2, %0" : "+v"(value) : "m"(kQuarter), "v"(from));
+  return value;
 }
 
 /// The sums of one group, as integers, and of all groups.
@@ -79,12 +88,14 @@ struct GroupSums {
       add(nibbles.high(codes0), nibbles.high(codes1), a + kRows);
     }
   }
+  template <bool kQuarters>
   [[gnu::always_inline]] void scale(const int32_t* magic, __m512 scale0, __m512 scale1) {
     each(
         kEach, [&](auto r) __attribute__((always_inline)) {
-          const __m512i from = _mm512_set1_epi32(magic[r]);
-          c[r][0] = _mm512_fmadd_ps(less(x[r][0], from), scale0, c[r][0]);
-          c[r][1] = _mm512_fmadd_ps(less(x[r][1], from), scale1, c[r][1]);
+          __m512 from = _mm512_castsi512_ps(_mm512_set1_epi32(magic[r]));
+          if constexpr (kQuarters) asm("vmulps %1%{1to16%}, %0, %0" : "+v"(from) : "m"(kQuarter));
+          c[r][0] = _mm512_fmadd_ps(less<kQuarters>(x[r][0], from), scale0, c[r][0]);
+          c[r][1] = _mm512_fmadd_ps(less<kQuarters>(x[r][1], from), scale1, c[r][1]);
         });
   }
   [[gnu::always_inline]] void store(float* to) const {
@@ -103,7 +114,7 @@ struct GroupSums {
   }
 };
 
-/// Returns the columns that it cannot do: those with odd scales.
+/// Returns the columns that it cannot do: those with the largest scales.
 template <class Level, class Codes, class Nibbles, int kRows>
 __mmask32 tile_group_codes(const kernel::Tile& t, const int32_t* a) {
   const int64_t group = Codes::kGroup != 0 ? Codes::kGroup : t.group;
@@ -118,7 +129,6 @@ __mmask32 tile_group_codes(const kernel::Tile& t, const int32_t* a) {
   sums.clear();
   for (int64_t k = 0; k < t.k; k += group) {
     const int32_t* extra = a + group / 4 * kRows;
-    odd = _kor_mask32(odd, Codes::odd_scales(header));
     sums.start(extra + Packed::kStart * kRows);
     if (coded.has_zeros()) {
       sums.take(coded.zeros(header, 0), coded.zeros(header, 16), extra + Packed::kMinusSum * kRows);
@@ -137,7 +147,15 @@ __mmask32 tile_group_codes(const kernel::Tile& t, const int32_t* a) {
         prefetch.step();
       }
     }
-    sums.scale(extra + Packed::kMagic * kRows, coded.scale(header, 0), coded.scale(header, 16));
+    const auto* const magic = extra + Packed::kMagic * kRows;
+    bool small = false;
+    if constexpr (Codes::kHasSmallScales) small = Codes::odd_scales(header) != 0;
+    if (!small) [[likely]] {
+      sums.template scale<false>(magic, coded.scale(header, 0), coded.scale(header, 16));
+    } else if constexpr (Codes::kHasSmallScales) {
+      odd = _kor_mask32(odd, Codes::large_scales(header));
+      sums.template scale<true>(magic, Codes::doubled_scale(header, 0), Codes::doubled_scale(header, 16));
+    }
     header = codes;
     a = extra + Packed::kExtra * kRows;
   }
@@ -145,7 +163,7 @@ __mmask32 tile_group_codes(const kernel::Tile& t, const int32_t* a) {
   return odd;
 }
 
-/// The same sums for factors without start bits and scales that are no normal numbers.
+/// The same sums for factors without start bits and any scales.
 template <class Level, class Codes, class Nibbles>
 [[gnu::noinline]] void multiply_any(const kernel::Tile& t, const int32_t* a) {
   const Packed at(t.rows, t.group);
