@@ -9,8 +9,10 @@
 namespace megamoe::cli {
 namespace {
 
-bool steady(double before, double after) {
-  return std::abs(before - after) <= kSteadyPasses * std::max(before, after);
+bool steady(double before, double after, double run) {
+  const bool measured = before > 0 && after > 0;
+  return std::abs(before - after) <= kSteadyPasses * std::max(before, after) &&
+         (!measured || std::min(before, after) >= kWholePasses * run);
 }
 
 double beside(double before, double after, double run) {
@@ -32,7 +34,8 @@ Efficiency paired_efficiency(std::span<const TimedCall> calls, std::span<const C
   std::vector<double> shares;
   for (size_t i = 0; i < calls.size() && i + 1 < passes.size(); ++i) {
     const Ceilings &before = passes[i], &after = passes[i + 1];
-    if (!steady(before.bytes, after.bytes) || !steady(before.operations, after.operations)) continue;
+    if (!steady(before.bytes, after.bytes, run.bytes)) continue;
+    if (!steady(before.operations, after.operations, run.operations)) continue;
     const double reading = calls[i].bytes / beside(before.bytes, after.bytes, run.bytes);
     const double computing =
         calls[i].operations / beside(before.operations, after.operations, run.operations);

@@ -30,6 +30,9 @@ struct Efficiency {
 /// Passes of one kind that stand around a call and differ by more than this say that the machine changed its
 /// speed meanwhile: the call does not count.
 inline constexpr double kSteadyPasses = 0.15;
+/// Passes below this share of the run's ceiling were interrupted, not slow: machines of two speeds read at
+/// 0.6 in the lower one.
+inline constexpr double kWholePasses = 0.4;
 
 /// Call i stands between `passes` i and i + 1 and is held against their mean; where a kind was not measured,
 /// against that of `run`.

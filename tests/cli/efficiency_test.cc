@@ -29,6 +29,12 @@ TEST(PairedEfficiency, HoldsACallAgainstTheMeanOfItsNeighbours) {
   EXPECT_EQ(paired_efficiency({{{1, 1, 0}}}, {{{0, 100}, {0, 84}}}, kRun).pairs, 0);
 }
 
+TEST(PairedEfficiency, LeavesOutInterruptedPasses) {
+  EXPECT_EQ(paired_efficiency({{{1, 1, 0}}}, {{{40, 0}, {40, 0}}}, kRun).pairs, 1);
+  EXPECT_EQ(paired_efficiency({{{1, 1, 0}}}, {{{39, 0}, {40, 0}}}, kRun).pairs, 0);
+  EXPECT_EQ(paired_efficiency({{{1, 1, 0}}}, {{{100, 300}, {100, 300}}}, kRun).pairs, 0);
+}
+
 TEST(PairedEfficiency, TakesTheLongerOfReadingAndComputing) {
   const std::vector<Ceilings> both = {{100, 500}, {100, 500}};
   EXPECT_DOUBLE_EQ(paired_efficiency({{{1, 60, 250}}}, both, kRun).value, 0.6);
