@@ -223,7 +223,8 @@ class Bench {
                  percent(row.operations / row.ceiling.linear1.rate), fixed(row.weight_bytes * 1e-9, 2),
                  percent(row.weight_bytes / row.ceiling.read),
                  row.efficiency.pairs > 0 ? percent(row.efficiency.value) : "-",
-                 std::to_string(row.efficiency.pairs), percent(row.rest.idle), percent(row.rest.tail)});
+                 std::to_string(row.efficiency.pairs), or_dash(row.rest.idle, percent),
+                 or_dash(row.rest.tail, percent)});
     }
     table.print();
     std::printf("\nCeilings of this machine, same run:");

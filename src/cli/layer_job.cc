@@ -157,9 +157,13 @@ Status run_batch(MegaMoe& op, const SymmBuffer& buffer, const LayerJob& job, siz
     args = call(repeats + i + 1);
     MEGAMOE_RETURN_IF_ERROR(op.run(args));
     const std::vector<TraceSpan> spans = trace.spans();
-    const int64_t more = std::min<int64_t>(kSpansKept - kept, static_cast<int64_t>(spans.size()));
-    std::copy_n(spans.begin(), more, report.spans.data() + rank * kSpansKept + kept);
-    report.span_ends[i * ranks + rank] = kept += more;
+    const auto count = static_cast<int64_t>(spans.size());
+    // Of a call that is not there whole nothing is kept: what it lacks would count as time without work.
+    if (trace.whole() && count <= kSpansKept - kept) {
+      std::copy_n(spans.begin(), count, report.spans.data() + rank * kSpansKept + kept);
+      kept += count;
+    }
+    report.span_ends[i * ranks + rank] = kept;
   }
   trace.disable();
   return options.inspect ? options.inspect(op, args, rank) : Status::ok();
@@ -184,12 +188,15 @@ BatchResult collect(BatchReport&& report, const JobOptions& options) {
     }
   }
   for (int64_t i = 0; i < traced_calls(options, report); ++i) {
-    CallSpans& call = result.traced.emplace_back();
+    CallSpans call;
     for (int r = 0; r < ranks; ++r) {
       const TraceSpan* const spans = report.spans.data() + r * kSpansKept;
       call.emplace_back(spans + (i == 0 ? 0 : report.span_ends[(i - 1) * ranks + r]),
                         spans + report.span_ends[i * ranks + r]);
     }
+    const bool whole =
+        std::none_of(call.begin(), call.end(), [](const auto& spans) { return spans.empty(); });
+    if (whole) result.traced.push_back(std::move(call));
   }
   result.y = std::move(report.y);
   result.expert_token_nums = std::move(report.expert_token_nums);

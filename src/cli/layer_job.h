@@ -60,7 +60,7 @@ struct BatchResult {
   SharedArray<int32_t> expert_token_nums;  ///< (E,)
   std::vector<double> seconds;             ///< of each timed call: first rank in to last rank out
   std::vector<Ceilings> passes;   ///< of all ranks, one more than calls; empty without JobOptions::pass
-  std::vector<CallSpans> traced;  ///< of calls after the timed ones
+  std::vector<CallSpans> traced;  ///< of calls after the timed ones, where all spans could be kept
   double median_seconds() const;
 };
 

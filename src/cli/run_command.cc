@@ -52,10 +52,6 @@ std::string lower(std::string text) {
   return text;
 }
 
-std::string or_dash(double value, std::string (*text)(double)) {
-  return std::isnan(value) ? "-" : text(value);
-}
-
 class Runner {
  public:
   Runner(const CommonOptions& common, const RunOptions& options) : common_(common), options_(options) {}

@@ -2,6 +2,7 @@
 #include "cli/table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iterator>
 
@@ -52,6 +53,9 @@ std::string scientific(double value) {
 }
 std::string percent(double share) {
   return format("%.0f %%", share * 100);
+}
+std::string or_dash(double value, std::string (*text)(double)) {
+  return std::isnan(value) ? "-" : text(value);
 }
 
 std::string byte_text(double bytes) {

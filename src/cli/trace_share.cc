@@ -100,6 +100,8 @@ CallRest call_rest(const CallSpans& ranks, int threads) {
 }
 
 CallRest call_rest(const std::vector<CallSpans>& calls, int threads) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  if (calls.empty()) return {kNone, kNone};
   std::vector<double> tails, idles;
   for (const CallSpans& call : calls) {
     const CallRest rest = call_rest(call, threads);

@@ -26,7 +26,7 @@ struct CallRest {
 };
 /// NaN without spans.
 CallRest call_rest(const CallSpans& ranks, int threads);
-/// Medians over calls, each of its own.
+/// Medians over calls, each of its own; NaN without calls.
 CallRest call_rest(const std::vector<CallSpans>& calls, int threads);
 
 }  // namespace megamoe::cli

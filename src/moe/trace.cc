@@ -1,6 +1,7 @@
 // Spans of the last call.
 #include "moe/trace.h"
 
+#include <algorithm>
 #include <ctime>
 
 namespace megamoe {
@@ -54,6 +55,11 @@ std::vector<TraceSpan> TraceLog::spans() const {
   std::vector<TraceSpan> all;
   for (const Log& log : logs_) all.insert(all.end(), log.spans.begin(), log.spans.end());
   return all;
+}
+
+bool TraceLog::whole() const {
+  return std::none_of(logs_.begin(), logs_.end(),
+                      [](const Log& log) { return log.spans.size() == log.spans.capacity(); });
 }
 
 }  // namespace moe

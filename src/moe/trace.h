@@ -18,6 +18,8 @@ class TraceLog {
   void clear();
   void add(int thread, TraceSpan::Stage stage, int64_t begin_ns, int64_t end_ns);
   std::vector<TraceSpan> spans() const;
+  /// Whether no span was dropped. A log that is just full counts as cut.
+  bool whole() const;
 
  private:
   struct alignas(64) Log {

@@ -13,6 +13,7 @@
 #include "cli/trace_share.h"
 #include "cli/workload.h"
 #include "format/bf16.h"
+#include "moe/trace.h"
 
 namespace megamoe::cli {
 namespace {
@@ -51,7 +52,21 @@ TEST(CallRest, TailBeginsWhereTheFirstThreadHasNothingMoreToDo) {
   // A thread that did nothing has nothing to do from the start.
   EXPECT_DOUBLE_EQ(call_rest(CallSpans{first}, 3).tail, 1);
   EXPECT_TRUE(std::isnan(call_rest(CallSpans{{}, {}}, 2).tail));
+  EXPECT_TRUE(std::isnan(call_rest(std::vector<CallSpans>{}, 2).idle));
   EXPECT_DOUBLE_EQ(call_rest({CallSpans{second}, CallSpans{first}, CallSpans{first}}, 2).tail, 0.4);
+}
+
+TEST(TraceLog, SaysWhenItCouldNotKeepASpan) {
+  moe::TraceLog log;
+  log.enable(2, 2);
+  log.add(1, Stage::kLinear1, 0, 1);
+  EXPECT_TRUE(log.whole());
+  log.add(1, Stage::kLinear1, 1, 2);
+  log.add(1, Stage::kLinear1, 2, 3);
+  EXPECT_FALSE(log.whole());
+  EXPECT_EQ(log.spans().size(), 2u);
+  log.clear();
+  EXPECT_TRUE(log.whole());
 }
 
 reference::Stages some_stages() {
