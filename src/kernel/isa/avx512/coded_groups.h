@@ -74,30 +74,6 @@ class E4M3GroupCodes : public GroupHeader {
   }
 };
 
-/// The whole of K by strips of a group each, for codes that the tile does not take.
-template <class V>
-[[gnu::noinline]] void multiply_groups_by_strips(const kernel::Tile& tile, kernel::WeightCode code,
-                                                 int panel) {
-  constexpr int64_t kMost = kernel::kGroupSizes[std::size(kernel::kGroupSizes) - 1];
-  alignas(64) std::byte strip[kernel::panel_bytes(kernel::Family::kBf16, kMost)];
-  alignas(64) float scales[kernel::kPanelColumns];
-  kernel::Tile t = tile;
-  const int64_t before = panel * kernel::stored_panel_bytes(code, kernel::Family::kBf16, t.k, t.form);
-  kernel::DecodePanel d{static_cast<const std::byte*>(t.panel) + before, 0, strip, t.form, scales};
-  t.panel = strip;
-  t.c = static_cast<float*>(t.c) + panel * t.rows * kernel::kPanelColumns;
-  t.group_scales = scales;
-  t.prefetch = strip;
-  t.prefetch_bytes = 0;
-  for (; t.k_begin < tile.k; t.k_begin += t.group) {
-    d.k_begin = t.k_begin;
-    d.k = t.k = std::min(t.group, tile.k - t.k_begin);
-    t.accumulate = t.k_begin > 0;
-    row_ops.decode[static_cast<int>(kernel::Family::kBf16)][static_cast<int>(code)](d);
-    kernel::GroupTile<V, gemm_bf16, float, kMaxRows>::run(t);
-  }
-}
-
 /// kPanels panels at once: with few rows the sums of one wait for each other.
 template <class V, class Codes, class Sums, int kPanels>
 void tile_coded_groups(const kernel::Tile& t) {
@@ -164,7 +140,9 @@ void tile_coded_groups(const kernel::Tile& t) {
     header = codes;
   }
   if (!special) return;
-  for (int p = 0; p < kPanels; ++p) multiply_groups_by_strips<V>(t, Codes::kCode, p);
+  for (int p = 0; p < kPanels; ++p) {
+    kernel::multiply_by_strips<Groups>(t, Codes::kCode, bf16_decoder(Codes::kCode), t.group, p);
+  }
 }
 
 /// The functions for 1 .. kMostRows rows, and for two panels up to kPairedRows rows.

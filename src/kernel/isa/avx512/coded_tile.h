@@ -4,9 +4,8 @@
 
 #include <immintrin.h>
 
-#include <algorithm>
-
 #include "kernel/by_rows.h"
+#include "kernel/by_strips.h"
 #include "kernel/contract.h"
 #include "kernel/k_loop.h"
 #include "kernel/kernels.h"
@@ -85,12 +84,6 @@ struct E5M2Format {
 using E4M3Codes = ByteCodes<E4M3Format>;
 using E5M2Codes = ByteCodes<E5M2Format>;
 
-template <class Codes>
-constexpr int64_t mx_panel_bytes(int64_t k) {
-  return kernel::groups_of(k, kernel::kMxGroup) * kernel::kPanelColumns *
-         (1 + kernel::kMxGroup * Codes::kBits / 8);
-}
-
 /// The scales of a group of k, times 2^kRaised.
 template <class Codes>
 struct FloatScales {
@@ -123,26 +116,16 @@ struct FloatScales {
   }
 };
 
+/// What makes strips of codes for the bf16 kernels.
+inline auto bf16_decoder(kernel::WeightCode code) {
+  return row_ops.decode[static_cast<int>(kernel::Family::kBf16)][static_cast<int>(code)];
+}
+
 /// By way of a strip of a few groups, for codes and scales that the tile does not take.
 template <class Codes>
-[[gnu::noinline]] void multiply_by_strips(const kernel::Tile& tile, int panel) {
-  constexpr auto kFamily = static_cast<int>(kernel::Family::kBf16);
-  kernel::Tile t = tile;
-  t.panel = static_cast<const std::byte*>(t.panel) + panel * mx_panel_bytes<Codes>(t.k);
-  t.c = static_cast<float*>(t.c) + panel * t.rows * kernel::kPanelColumns;
-  alignas(64) std::byte strip[kernel::panel_bytes(kernel::Family::kBf16, kernel::kRangeStep)];
-  const int64_t k = t.k;
-  kernel::DecodePanel decode{t.panel, 0, strip};
-  t.panel = strip;
-  t.prefetch = strip;
-  t.prefetch_bytes = 0;
-  for (; t.k_begin < k; t.k_begin += kernel::kRangeStep) {
-    decode.k_begin = t.k_begin;
-    decode.k = t.k = std::min(kernel::kRangeStep, k - t.k_begin);
-    t.accumulate = t.k_begin > 0;
-    row_ops.decode[kFamily][static_cast<int>(Codes::kCode)](decode);
-    gemm_bf16.tile(t);
-  }
+void multiply_by_strips(const kernel::Tile& tile, int panel) {
+  kernel::multiply_by_strips<kernel::PlainTile<gemm_bf16>>(tile, Codes::kCode, bf16_decoder(Codes::kCode),
+                                                           kernel::kRangeStep, panel);
 }
 
 /// K a multiple of a group, kPanels panels at once: with few rows the sums of one wait for each other. Sums
@@ -151,7 +134,7 @@ template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t) {
   constexpr int kRows = Sums::kRowCount, kStep = Codes::kStep;
   constexpr int64_t kBytes = kStep * kernel::kPanelColumns * Codes::kBits / 8;
-  const int64_t stride = mx_panel_bytes<Codes>(t.k);
+  const int64_t stride = kernel::stored_panel_bytes(Codes::kCode, kernel::Family::kBf16, t.k);
   const Codes decoder;
   const auto* codes = static_cast<const uint8_t*>(t.panel);
   const uint8_t* const end = codes + stride;

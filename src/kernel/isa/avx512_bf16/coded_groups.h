@@ -129,31 +129,6 @@ class Int4GroupCodes : public isa_avx512::GroupHeader {
   NibbleDecoder<kTall> decoder_{kZeros ? kInt4Differences : kInt4Codes};
 };
 
-/// The whole of K by strips of a group each, for zero points that leave no five bits.
-template <class Level, const kernel::Gemm& kGemm>
-[[gnu::noinline]] void multiply_groups_by_strips(const kernel::Tile& tile, kernel::WeightCode code,
-                                                 int panel) {
-  constexpr int64_t kMost = kernel::kGroupSizes[std::size(kernel::kGroupSizes) - 1];
-  alignas(64) std::byte strip[kernel::panel_bytes(kernel::Family::kBf16, kMost)];
-  alignas(64) float scales[kernel::kPanelColumns];
-  const auto decode = isa_avx512::row_ops.decode[0][static_cast<int>(code)];
-  kernel::Tile t = tile;
-  const int64_t before = panel * kernel::stored_panel_bytes(code, kernel::Family::kBf16, t.k, t.form);
-  kernel::DecodePanel d{static_cast<const std::byte*>(t.panel) + before, 0, strip, t.form, scales};
-  t.panel = strip;
-  t.c = static_cast<float*>(t.c) + panel * t.rows * kernel::kPanelColumns;
-  t.group_scales = scales;
-  t.prefetch = strip;
-  t.prefetch_bytes = 0;
-  for (; t.k_begin < tile.k; t.k_begin += t.group) {
-    d.k_begin = t.k_begin;
-    d.k = t.k = std::min(t.group, tile.k - t.k_begin);
-    t.accumulate = t.k_begin > 0;
-    decode(d);
-    kernel::GroupTile<typename Level::Vector, kGemm, float, kMaxRows>::run(t);
-  }
-}
-
 /// kPanels panels at once: with few rows the sums of one wait for each other. Returns whether every group had
 /// a form that it can read.
 template <class Level, class Codes, class Sums, const kernel::Gemm& kGemm, int kPanels>

@@ -2,10 +2,10 @@
 // way through the cache. Decoding takes other ports of the CPU than the products.
 #pragma once
 
-#include <algorithm>
 #include <type_traits>
 
 #include "kernel/by_rows.h"
+#include "kernel/by_strips.h"
 #include "kernel/isa/avx512_bf16/decode.h"
 #include "kernel/isa/avx512_bf16/special_scales.h"
 #include "kernel/k_loop.h"
@@ -15,23 +15,9 @@ namespace megamoe::isa_avx512_bf16 {
 
 /// By way of a strip of a few groups, where the last one is not whole.
 template <class Codes>
-[[gnu::noinline]] void multiply_by_strips(const kernel::Tile& tile, int panel) {
-  kernel::Tile t = tile;
-  t.panel = static_cast<const std::byte*>(t.panel) + panel * mx_panel_bytes<Codes>(t.k);
-  t.c = static_cast<float*>(t.c) + panel * t.rows * kernel::kPanelColumns;
-  alignas(64) std::byte strip[kernel::panel_bytes(kernel::Family::kBf16, kernel::kRangeStep)];
-  const int64_t k = t.k;
-  kernel::DecodePanel decode{t.panel, 0, strip};
-  t.panel = strip;
-  t.prefetch = strip;
-  t.prefetch_bytes = 0;
-  for (; t.k_begin < k; t.k_begin += kernel::kRangeStep) {
-    decode.k_begin = t.k_begin;
-    decode.k = t.k = std::min(kernel::kRangeStep, k - t.k_begin);
-    t.accumulate = t.k_begin > 0;
-    decode_mx<Codes>(decode);
-    gemm_bf16.tile(t);
-  }
+void multiply_by_strips(const kernel::Tile& tile, int panel) {
+  kernel::multiply_by_strips<kernel::PlainTile<gemm_bf16>>(tile, Codes::kCode, decode_mx<Codes>,
+                                                           kernel::kRangeStep, panel);
 }
 
 /// Rows whose sums leave registers for tables and for the scales of byte codes, and for half of the tables.
@@ -58,7 +44,7 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
   using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBesideHalfTables)>;
   constexpr int kPairs = CodeDecoder::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
-  const int64_t stride = mx_panel_bytes<Codes>(t.k);
+  const int64_t stride = kernel::stored_panel_bytes(Codes::kCode, kernel::Family::kBf16, t.k);
   const CodeDecoder decoder;
   const auto* codes = static_cast<const uint8_t*>(t.panel);
   const uint8_t* const end = codes + stride;

@@ -37,6 +37,7 @@ consteval std::array<uint16_t, kCodes> code_magnitudes() {
 
 /// A format whose values reach from 2^kLowest to below 2^(kHighest + 1).
 struct E4M3Codes {
+  static constexpr auto kCode = kernel::WeightCode::kE4M3;
   static constexpr auto kMagnitudes = code_magnitudes<3, 7, 128, true>();
   static constexpr int kBits = 8, kLowest = -9, kHighest = 8;
 };
@@ -50,10 +51,12 @@ struct PlainE4M3Codes {
   static constexpr int kBits = 8;
 };
 struct E5M2Codes {
+  static constexpr auto kCode = kernel::WeightCode::kE5M2;
   static constexpr auto kMagnitudes = code_magnitudes<2, 15, 128, true>();
   static constexpr int kBits = 8, kLowest = -16, kHighest = 15;
 };
 struct E2M1Codes {
+  static constexpr auto kCode = kernel::WeightCode::kE2M1;
   static constexpr auto kMagnitudes = code_magnitudes<1, 1, 8, false>();
   static constexpr int kBits = 4, kLowest = -1, kHighest = 2;
 };
@@ -336,11 +339,6 @@ inline constexpr int kAhead = 4096;  // a panel is read as one stream
 template <class Codes>
 constexpr int64_t mx_group_bytes() {
   return kernel::kPanelColumns * (1 + kernel::kMxGroup * Codes::kBits / 8);
-}
-
-template <class Codes>
-constexpr int64_t mx_panel_bytes(int64_t k) {
-  return kernel::groups_of(k, kernel::kMxGroup) * mx_group_bytes<Codes>();
 }
 
 /// Columns of a group in which a code can stand for something else than a normal bfloat16 under its scale.

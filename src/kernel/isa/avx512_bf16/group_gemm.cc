@@ -1,8 +1,8 @@
 // Group kernels of the avx512_bf16 level: its plain kernels, group by group, and tiles straight from codes.
 #include <immintrin.h>
 
+#include "kernel/by_strips.h"
 #include "kernel/group_tile.h"
-
 #include "kernel/isa/avx512_bf16/coded_groups.h"
 #include "kernel/kernels.h"
 
@@ -33,9 +33,11 @@ using Coded = CodedGroupTiles<Level, Codes, Bf16Sums, gemm_bf16, kMaxRows>;
 
 void run_int4(const kernel::Tile& t) {
   if (t.form.zeros ? Coded<Int4Differences>::run(t) : Coded<Int4Codes>::run(t)) return;
-  for (int p = 0; p < t.panels; ++p) {
-    multiply_groups_by_strips<Level, gemm_bf16>(t, kernel::WeightCode::kInt4Groups, p);
-  }
+  // Zero points that leave no five bits.
+  constexpr auto kCode = kernel::WeightCode::kInt4Groups;
+  const auto decode =
+      isa_avx512::row_ops.decode[static_cast<int>(kernel::Family::kBf16)][static_cast<int>(kCode)];
+  for (int p = 0; p < t.panels; ++p) kernel::multiply_by_strips<Groups>(t, kCode, decode, t.group, p);
 }
 void run_e4m3(const kernel::Tile& t) {
   Coded<E4M3GroupCodes>::run(t);
