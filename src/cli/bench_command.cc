@@ -71,15 +71,9 @@ class Bench {
     auto isa = chosen_isa(common_);
     if (!isa) return bad_input(isa.status());
 
-    for (const std::string& routing : split_names(options_.routing)) {
-      for (int64_t count : *counts) {
-        auto tokens = Tokens::random(shape_, count, routing, kMeasuredSeed + static_cast<uint64_t>(count),
-                                     kMeasuredRoutings);
-        if (!tokens) return bad_input(tokens.status());
-        tokens_.push_back(std::move(*tokens));
-        routings_.push_back(routing);
-      }
-    }
+    auto cells = measured_cells(shape_, options_.routing, *counts);
+    if (!cells) return bad_input(cells.status());
+    cells_ = std::move(*cells);
     const int per_rank = common_.threads > 0 ? common_.threads
                                              : std::max(1, base::topology().usable_threads() / common_.ranks);
     const int threads = std::min(per_rank * common_.ranks, base::topology().hardware_threads);
@@ -112,7 +106,7 @@ class Bench {
     const RandomLayer layer(shape_, kMeasuredSeed);
     LayerJob base = layer.job();
     base.config.profile = options_.profile;
-    for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
+    for (const MeasuredCell& cell : cells_) base.batches.push_back(cell.tokens.batch());
     auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     JobOptions options;
@@ -121,27 +115,27 @@ class Bench {
     options.seconds_per_batch = kSecondsPerBatch;
     options.traced = kTracedCalls;
     options.label = scenario.name;
-    options.jobs_before = static_cast<int64_t>(rows_.size() / tokens_.size());
+    options.jobs_before = static_cast<int64_t>(rows_.size() / cells_.size());
     options.jobs = jobs_;
     const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
     const double expert_bytes = layer_weights * dtype_bits(scenario.weight) / 8;
     const double token_operations = 2.0 * static_cast<double>(shape_.topk) * layer_weights;
     const CeilingPasses passes(range_, ceiling.linear1, ceiling.linear2);
     options.pass = [&](base::Team& team, int rank, size_t batch, double seconds) {
-      const double reading = tokens_[batch].distinct_experts() * expert_bytes / ceiling.read;
+      const double reading = cells_[batch].tokens.distinct_experts() * expert_bytes / ceiling.read;
       const double computing =
           static_cast<double>(base.batches[batch].tokens()) * token_operations / ceiling.operations();
       return passes.run(team, rank, seconds, reading * kNear > computing, computing * kNear > reading);
     };
     auto result = run_layer(prepared->job, options, &progress_);
     if (!result) return result.status();
-    for (size_t b = 0; b < tokens_.size(); ++b) {
+    for (size_t b = 0; b < cells_.size(); ++b) {
       Row row;
       row.scenario = scenario.name;
       row.isa = isa_name(result->isa);
-      row.routing = routings_[b];
+      row.routing = cells_[b].routing;
       row.tokens = base.batches[b].tokens();
-      row.experts = tokens_[b].distinct_experts();
+      row.experts = cells_[b].tokens.distinct_experts();
       row.calls = result->batches[b].seconds.size();
       row.seconds = result->batches[b].median_seconds();
       row.operations = static_cast<double>(row.tokens) * token_operations / row.seconds;
@@ -151,7 +145,8 @@ class Bench {
       std::vector<TimedCall> calls;
       for (const double seconds : result->batches[b].seconds) {
         const int64_t routing = routing_of(base.batches[b], static_cast<int64_t>(calls.size()) + 1);
-        calls.push_back({seconds, static_cast<double>(tokens_[b].distinct_experts(routing)) * expert_bytes,
+        calls.push_back({seconds,
+                         static_cast<double>(cells_[b].tokens.distinct_experts(routing)) * expert_bytes,
                          static_cast<double>(row.tokens) * token_operations});
       }
       const std::vector<Ceilings>& beside = result->batches[b].passes;
@@ -159,7 +154,7 @@ class Bench {
       row.passes = median_passes(beside);
       row.rest = call_rest(result->batches[b].traced, result->threads);
       row.stages = stage_shares(result->batches[b].traced);
-      row.kernels = kernels_of_experts(*result, tokens_[b]);
+      row.kernels = kernels_of_experts(*result, cells_[b].tokens);
       rows_.push_back(row);
     }
     return Status::ok();
@@ -295,8 +290,7 @@ class Bench {
   ArithmeticCeiling ceilings_[kernel::kFamilyCount];  ///< measured when first needed
   int64_t jobs_ = 0;                                  ///< scenarios to run
   Shape shape_;
-  std::vector<Tokens> tokens_;         ///< of each routing, by token count
-  std::vector<std::string> routings_;  ///< of the same
+  std::vector<MeasuredCell> cells_;
   std::vector<Row> rows_;
 };
 

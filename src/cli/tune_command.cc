@@ -65,15 +65,9 @@ class Tune {
       entries_ = (*before)->impl().entries;
     }
     if (Status status = check_writable(); !status) return bad_input(status);
-    for (const std::string& routing : split_names(options_.routing)) {
-      for (int64_t count : *counts) {
-        auto tokens = Tokens::random(shape_, count, routing, kMeasuredSeed + static_cast<uint64_t>(count),
-                                     kMeasuredRoutings);
-        if (!tokens) return bad_input(tokens.status());
-        tokens_.push_back(std::move(*tokens));
-        cells_.push_back({routing, count});
-      }
-    }
+    auto cells = measured_cells(shape_, options_.routing, *counts);
+    if (!cells) return bad_input(cells.status());
+    cells_ = std::move(*cells);
     const double end = PairTimes::now() + options_.seconds;
     for (size_t s = 0; s < scenarios->size(); ++s) {
       const double now = PairTimes::now();
@@ -109,7 +103,7 @@ class Tune {
     const RandomLayer layer(shape_, kMeasuredSeed);
     LayerJob base = layer.job();
     base.config.profile = options_.profile;
-    for (const Tokens& tokens : tokens_) base.batches.push_back(tokens.batch());
+    for (const MeasuredCell& cell : cells_) base.batches.push_back(cell.tokens.batch());
     auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     const auto measure = [&](const std::vector<Candidate>& candidates, double share) {
@@ -164,13 +158,13 @@ class Tune {
       const bool better = c > 0 && gain.wins();
       for (size_t b = 0; b < cells_.size(); ++b) {
         const Pairs& pairs = run.measured[c][b];
-        table.add({scenario.name, cells_[b].routing, std::to_string(cells_[b].tokens), name_of(candidates[c]),
+        table.add({scenario.name, cells_[b].routing, std::to_string(cells_[b].count), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
                    std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
                    percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
                           {"routing", cells_[b].routing},
-                          {"tokens", cells_[b].tokens},
+                          {"tokens", cells_[b].count},
                           {"candidate", name_of(candidates[c])},
                           {"ms", pairs.median() * 1e3},
                           {"defaults_ms", pairs.fallback_median() * 1e3},
@@ -185,16 +179,10 @@ class Tune {
     std::printf("\n");
   }
 
-  struct Cell {
-    std::string routing;
-    int64_t tokens;
-  };
-
   const CommonOptions& common_;
   const TuneOptions& options_;
   Shape shape_;
-  std::vector<Cell> cells_;
-  std::vector<Tokens> tokens_;  ///< of each cell
+  std::vector<MeasuredCell> cells_;
   std::vector<moe::TuningEntry> entries_;
   nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
 };
