@@ -14,11 +14,14 @@ static void check(int good, int line, const char* what) {
 }
 #define CHECK(condition) check((condition), __LINE__, #condition)
 
+enum { kInvalidArgument = 1, kInvalidType = 2, kUnsupported = 3, kClosed = 10 };
+
 static int error_is(int32_t code, int32_t expected, const char* message) {
   return code == expected && strcmp(megamoe_last_error(), message) == 0;
 }
-
-enum { kInvalidArgument = 1, kInvalidType = 2, kUnsupported = 3, kClosed = 10 };
+static int invalid(int32_t code, const char* message) {
+  return error_is(code, kInvalidArgument, message);
+}
 
 /* One token of width 1, one expert: y = silu(2 * 1) * (2 * 3) * 0.5, with bfloat16 between the steps. */
 static uint16_t x[1] = {0x4000};               /* 2 */
@@ -64,6 +67,59 @@ static void fill_config(megamoe_buffer_config* config) {
   config->num_topk = 1;
   config->hidden = 1;
   config->intermediate_hidden = 1;
+}
+
+static void fill_call(megamoe_call* call, const megamoe_tensor* tokens, const megamoe_tensor* topk_ids,
+                      const megamoe_tensor* topk_weights, const megamoe_tensor* outputs) {
+  megamoe_init_call(call, sizeof *call);
+  call->x = tokens;
+  call->topk_ids = topk_ids;
+  call->topk_weights = topk_weights;
+  call->y = outputs;
+}
+
+static megamoe_tensor with_stride(megamoe_tensor tensor, int dim, int64_t stride) {
+  tensor.strides[dim] = stride;
+  return tensor;
+}
+
+/* Runs with `wrong` in place of one tensor of `call`, to which `tensor` points. */
+static int32_t run_with(megamoe_op* op, const megamoe_call* call, const megamoe_tensor** tensor,
+                        megamoe_tensor wrong) {
+  const megamoe_tensor* const right = *tensor;
+  int32_t code;
+  *tensor = &wrong;
+  code = megamoe_op_run(op, call);
+  *tensor = right;
+  return code;
+}
+
+/* Calls that are refused leave `y` as it was and the op usable. */
+static void check_refused_calls(megamoe_buffer* buffer, megamoe_op* op, megamoe_call* call,
+                                const megamoe_tensor* x_active_mask) {
+  const uint16_t before = y[0];
+  ids[0] = 7;
+  CHECK(megamoe_op_run(op, call) == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "topk_ids[0][0] = 7") != NULL);
+  CHECK(y[0] == before);
+  /* But not where the token takes no part. */
+  call->x_active_mask = x_active_mask;
+  CHECK(megamoe_op_run(op, call) == 0);
+  CHECK(y[0] == 0 && nums[0] == 0);
+  call->x_active_mask = NULL;
+  ids[0] = 0;
+  CHECK(megamoe_op_run(op, call) == 0);
+  CHECK(invalid(megamoe_op_run(op, NULL), "call = null: expected a struct"));
+  CHECK(megamoe_op_run(op, call) == 0);
+  CHECK(megamoe_buffer_refuse_call(buffer, kInvalidArgument, "not today") == kInvalidArgument);
+  CHECK(strstr(megamoe_last_error(), "not today") != NULL);
+  CHECK(
+      invalid(megamoe_buffer_refuse_call(buffer, 99, NULL), "code = 99: expected that of an error, 1 to 11"));
+  CHECK(
+      invalid(megamoe_buffer_refuse_call(buffer, 0, "well"), "code = 0: expected that of an error, 1 to 11"));
+  CHECK(invalid(megamoe_buffer_refuse_call(buffer, kInvalidType, NULL),
+                "message = null: expected the text of the error"));
+  CHECK(megamoe_op_run(op, call) == 0);
 }
 
 static void test_layer(int packed) {
@@ -114,11 +170,7 @@ static void test_layer(int packed) {
   megamoe_packed_weights_release(packed2);
   CHECK(strstr(megamoe_op_describe(op), "scenario: A16W16") != NULL);
 
-  megamoe_init_call(&call, sizeof call);
-  call.x = &tx;
-  call.topk_ids = &tids;
-  call.topk_weights = &tweights;
-  call.y = &ty;
+  fill_call(&call, &tx, &tids, &tweights, &ty);
   call.expert_token_nums = &tnums;
   y[0] = 0;
   nums[0] = -1;
@@ -126,31 +178,7 @@ static void test_layer(int packed) {
   CHECK(y[0] == 0x40a9); /* 5.28125 */
   CHECK(nums[0] == 1);
 
-  /* A wrong id is an error that names it; outputs stay. */
-  ids[0] = 7;
-  CHECK(megamoe_op_run(op, &call) == kInvalidArgument);
-  CHECK(strstr(megamoe_last_error(), "topk_ids[0][0] = 7") != NULL);
-  CHECK(y[0] == 0x40a9);
-  /* But not where the token takes no part. */
-  call.x_active_mask = &tmask;
-  CHECK(megamoe_op_run(op, &call) == 0);
-  CHECK(y[0] == 0 && nums[0] == 0);
-  call.x_active_mask = NULL;
-  ids[0] = 0;
-  CHECK(megamoe_op_run(op, &call) == 0);
-  CHECK(megamoe_op_run(op, NULL) == kInvalidArgument);
-  CHECK(strstr(megamoe_last_error(), "call = null: expected a struct") != NULL);
-  CHECK(megamoe_op_run(op, &call) == 0);
-  CHECK(megamoe_buffer_refuse_call(buffer, kInvalidArgument, "not today") == kInvalidArgument);
-  CHECK(strstr(megamoe_last_error(), "not today") != NULL);
-  CHECK(error_is(megamoe_buffer_refuse_call(buffer, 99, NULL), kInvalidArgument,
-                 "code = 99: expected that of an error, 1 to 11"));
-  CHECK(error_is(megamoe_buffer_refuse_call(buffer, 0, "well"), kInvalidArgument,
-                 "code = 0: expected that of an error, 1 to 11"));
-  CHECK(error_is(megamoe_buffer_refuse_call(buffer, kInvalidType, NULL), kInvalidArgument,
-                 "message = null: expected the text of the error"));
-  CHECK(megamoe_op_run(op, &call) == 0);
-
+  check_refused_calls(buffer, op, &call, &tmask);
   CHECK(megamoe_buffer_destroy(buffer) == 0);
   CHECK(megamoe_op_run(op, &call) == kClosed);
   megamoe_op_release(op);
@@ -172,7 +200,7 @@ static void test_memory(void) {
   const megamoe_tensor tnums = megamoe_row_major(counts, megamoe_dtype("int32"), 1, vector);
   megamoe_tensor tensor1 = megamoe_row_major(both, bfloat16, 3, shape1);
   megamoe_tensor tensor2 = megamoe_row_major(second, bfloat16, 3, shape2);
-  megamoe_tensor wrong;
+  megamoe_tensor empty;
   megamoe_linear_weights weights1, weights2;
   megamoe_buffer_config config;
   megamoe_layer layer;
@@ -190,53 +218,34 @@ static void test_memory(void) {
   megamoe_init_layer(&layer, sizeof layer);
   layer.weight1 = &weights1;
   layer.weight2 = &weights2;
-  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
-                 "weight1 has 1099511627776 tensors: expected one, or one per expert, of at most 2 experts"));
+  CHECK(invalid(megamoe_op_create(buffer, &layer, &op),
+                "weight1 has 1099511627776 tensors: expected one, or one per expert, of at most 2 experts"));
   weights1.weight_count = 1;
   tensor1.strides[1] = INT64_MAX / 2;
-  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
-                 "weight1 has strides (4, 4611686018427387903, 1): expected elements within 2^56 bytes"));
+  CHECK(invalid(megamoe_op_create(buffer, &layer, &op),
+                "weight1 has strides (4, 4611686018427387903, 1): expected elements within 2^56 bytes"));
   tensor1.strides[1] = 2;
   tensor2.strides[0] = INT64_MIN;
-  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
-                 "weight2 has strides (-9223372036854775808, 2, 1): expected elements within 2^56 bytes"));
+  CHECK(invalid(megamoe_op_create(buffer, &layer, &op),
+                "weight2 has strides (-9223372036854775808, 2, 1): expected elements within 2^56 bytes"));
   tensor2.strides[0] = 2;
   CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
 
-  megamoe_init_call(&call, sizeof call);
-  call.topk_ids = &tids;
-  call.topk_weights = &trouter;
-  call.y = &ty;
+  fill_call(&call, &tx, &tids, &trouter, &ty);
   call.expert_token_nums = &tnums;
-  wrong = tx;
-  wrong.strides[0] = INT64_MAX;
-  call.x = &wrong;
-  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
-                 "x has strides (9223372036854775807, 1): expected elements within 2^56 bytes"));
-  call.x = &tx;
-  wrong = ty;
-  wrong.strides[1] = INT64_MIN;
-  call.y = &wrong;
-  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
-                 "y has strides (2, -9223372036854775808): expected elements within 2^56 bytes"));
-  call.y = &ty;
-  wrong = tids;
-  wrong.strides[0] = (int64_t)1 << 60;
-  call.topk_ids = &wrong;
-  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
-                 "topk_ids has strides (1152921504606846976, 1): expected elements within 2^56 bytes"));
-  call.topk_ids = &tids;
-  wrong = tnums;
-  wrong.strides[0] = 0;
-  call.expert_token_nums = &wrong;
-  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
-                 "expert_token_nums has strides (0,): expected elements that do not overlap"));
-  call.expert_token_nums = &tnums;
+  CHECK(invalid(run_with(op, &call, &call.x, with_stride(tx, 0, INT64_MAX)),
+                "x has strides (9223372036854775807, 1): expected elements within 2^56 bytes"));
+  CHECK(invalid(run_with(op, &call, &call.y, with_stride(ty, 1, INT64_MIN)),
+                "y has strides (2, -9223372036854775808): expected elements within 2^56 bytes"));
+  CHECK(invalid(run_with(op, &call, &call.topk_ids, with_stride(tids, 0, (int64_t)1 << 60)),
+                "topk_ids has strides (1152921504606846976, 1): expected elements within 2^56 bytes"));
+  CHECK(invalid(run_with(op, &call, &call.expert_token_nums, with_stride(tnums, 0, 0)),
+                "expert_token_nums has strides (0,): expected elements that do not overlap"));
   CHECK(megamoe_op_run(op, &call) == 0);
   CHECK(counts[0] == 2 && counts[1] == 0);
 
-  wrong = megamoe_row_major(rows, bfloat16, 2, NULL);
-  CHECK(wrong.dims == 2 && wrong.shape[0] == 0 && wrong.shape[1] == 0);
+  empty = megamoe_row_major(rows, bfloat16, 2, NULL);
+  CHECK(empty.dims == 2 && empty.shape[0] == 0 && empty.shape[1] == 0);
   megamoe_op_release(op);
   megamoe_buffer_release(buffer);
 }
@@ -281,24 +290,19 @@ static void test_options(void) {
   layer.shared_packed1 = shared1;
   layer.shared_packed2 = shared2;
   layer.shared_expert_quant_out_dtype = 99;
-  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
-                 "layer.shared_expert_quant_out_dtype = 99: expected a number from megamoe_dtype or -1"));
+  CHECK(invalid(megamoe_op_create(buffer, &layer, &op),
+                "layer.shared_expert_quant_out_dtype = 99: expected a number from megamoe_dtype or -1"));
   layer.shared_expert_quant_out_dtype = -1;
   CHECK(megamoe_op_create(buffer, &layer, &op) == 0);
-  megamoe_init_call(&call, sizeof call);
-  call.x = &tx;
-  call.topk_ids = &tids;
-  call.topk_weights = &tweights;
-  call.y = &ty;
+  fill_call(&call, &tx, &tids, &tweights, &ty);
   CHECK(megamoe_op_run(op, &call) == 0);
   CHECK(y[0] == 0x4976); /* 10.921875 */
   call.scales = &tweights;
-  CHECK(error_is(megamoe_op_run(op, &call), kInvalidArgument,
-                 "scales is given: expected none for x of type float16"));
+  CHECK(invalid(megamoe_op_run(op, &call), "scales is given: expected none for x of type float16"));
   weights1.interleave = 3;
   megamoe_op_release(op);
-  CHECK(error_is(megamoe_op_create(buffer, &layer, &op), kInvalidArgument,
-                 "weight1_interleave = 3: expected 0 or a divisor of 2, the gate columns"));
+  CHECK(invalid(megamoe_op_create(buffer, &layer, &op),
+                "weight1_interleave = 3: expected 0 or a divisor of 2, the gate columns"));
   megamoe_packed_weights_release(shared1);
   megamoe_packed_weights_release(shared2);
   megamoe_buffer_release(buffer);
@@ -358,18 +362,16 @@ static void test_errors(void) {
   megamoe_packed_weights* packed = NULL;
   megamoe_group* groups[2] = {NULL, NULL};
   int64_t bytes = 0;
-  CHECK(error_is(megamoe_group_self(NULL), kInvalidArgument, "group = null: expected a pointer"));
-  CHECK(error_is(megamoe_ccl_buffer_size(1, NULL, &bytes), kInvalidArgument,
-                 "config = null: expected a struct"));
-  CHECK(error_is(megamoe_op_run(NULL, NULL), kInvalidArgument, "op = null: expected a pointer"));
+  CHECK(invalid(megamoe_group_self(NULL), "group = null: expected a pointer"));
+  CHECK(invalid(megamoe_ccl_buffer_size(1, NULL, &bytes), "config = null: expected a struct"));
+  CHECK(invalid(megamoe_op_run(NULL, NULL), "op = null: expected a pointer"));
   fill_weights(&weights1, &weights2, tensors);
   tensors[0].dims = 9;
-  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
-                 "weight1.dims = 9: expected 0 to 5"));
+  CHECK(invalid(megamoe_pack_linear1(&weights1, 1, 1, &packed), "weight1.dims = 9: expected 0 to 5"));
   tensors[0].dims = 3;
   tensors[0].dtype = megamoe_dtype("no type");
-  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
-                 "weight1.dtype = -1: expected a number from megamoe_dtype"));
+  CHECK(invalid(megamoe_pack_linear1(&weights1, 1, 1, &packed),
+                "weight1.dtype = -1: expected a number from megamoe_dtype"));
   tensors[0].dtype = megamoe_dtype("float32");
   CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidType,
                  "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, "
@@ -378,8 +380,8 @@ static void test_errors(void) {
   /* Lists beside the weights are bounded by the experts of those, before they are read. */
   weights1.bias = tensors;
   weights1.bias_count = 1000000;
-  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidArgument,
-                 "weight1.bias has 1000000 tensors: expected one, or one per expert, of at most 1 experts"));
+  CHECK(invalid(megamoe_pack_linear1(&weights1, 1, 1, &packed),
+                "weight1.bias has 1000000 tensors: expected one, or one per expert, of at most 1 experts"));
   CHECK(packed == NULL);
   CHECK(megamoe_group_local(2, groups) == 0);
   CHECK(groups[0] != NULL && groups[1] != NULL);
