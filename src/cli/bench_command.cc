@@ -12,10 +12,10 @@
 #include "cli/ceilings.h"
 #include "cli/command.h"
 #include "cli/layer_job.h"
+#include "cli/measured_shape.h"
 #include "cli/progress.h"
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
-#include "cli/workload.h"
 #include "moe/blocking.h"
 
 namespace megamoe::cli {
@@ -61,19 +61,11 @@ class Bench {
   Bench(const CommonOptions& common, const BenchOptions& options) : common_(common), options_(options) {}
 
   int run() {
-    auto shape = parse_shape(options_.shape);
-    if (!shape) return bad_input(shape.status());
-    shape_ = *shape;
-    auto counts = parse_counts(options_.tokens, "--tokens");
-    if (!counts) return bad_input(counts.status());
-    auto scenarios = scenarios_named(options_.scenario, options_.profile);
-    if (!scenarios) return bad_input(scenarios.status());
+    auto measured = MeasuredShape::make(options_, options_.tokens);
+    if (!measured) return bad_input(measured.status());
+    measured_ = std::move(*measured);
     auto isa = chosen_isa(common_);
     if (!isa) return bad_input(isa.status());
-
-    auto cells = measured_cells(shape_, options_.routing, *counts);
-    if (!cells) return bad_input(cells.status());
-    cells_ = std::move(*cells);
     const int per_rank = common_.threads > 0 ? common_.threads
                                              : std::max(1, base::topology().usable_threads() / common_.ranks);
     const int threads = std::min(per_rank * common_.ranks, base::topology().hardware_threads);
@@ -81,8 +73,7 @@ class Bench {
     if (!range) return bad_input(range.status());
     range_ = std::move(*range);
     const double read = read_ceiling(range_, threads);
-    jobs_ = static_cast<int64_t>(scenarios->size());
-    for (const moe::Scenario* scenario : *scenarios) {
+    for (const moe::Scenario* scenario : measured_.scenarios) {
       const Ceiling ceiling{ceiling_of(scenario->family1, *isa, threads),
                             ceiling_of(scenario->family2, *isa, threads), read};
       if (Status status = run_scenario(*scenario, ceiling); !status) {
@@ -103,10 +94,9 @@ class Bench {
   }
 
   Status run_scenario(const moe::Scenario& scenario, const Ceiling& ceiling) {
-    const RandomLayer layer(shape_, kMeasuredSeed);
-    LayerJob base = layer.job();
-    base.config.profile = options_.profile;
-    for (const MeasuredCell& cell : cells_) base.batches.push_back(cell.tokens.batch());
+    const RandomLayer layer = measured_.layer();
+    const LayerJob base = measured_.job(layer);
+    const std::vector<MeasuredCell>& cells = measured_.cells;
     auto prepared = scenario_job(base, scenario, common_.ranks);
     if (!prepared) return prepared.status();
     JobOptions options;
@@ -115,27 +105,28 @@ class Bench {
     options.seconds_per_batch = kSecondsPerBatch;
     options.traced = kTracedCalls;
     options.label = scenario.name;
-    options.jobs_before = static_cast<int64_t>(rows_.size() / cells_.size());
-    options.jobs = jobs_;
-    const double layer_weights = 3.0 * static_cast<double>(shape_.hidden * shape_.intermediate);
+    options.jobs_before = static_cast<int64_t>(rows_.size() / cells.size());
+    options.jobs = static_cast<int64_t>(measured_.scenarios.size());
+    const Shape& shape = measured_.shape;
+    const double layer_weights = 3.0 * static_cast<double>(shape.hidden * shape.intermediate);
     const double expert_bytes = layer_weights * dtype_bits(scenario.weight) / 8;
-    const double token_operations = 2.0 * static_cast<double>(shape_.topk) * layer_weights;
+    const double token_operations = 2.0 * static_cast<double>(shape.topk) * layer_weights;
     const CeilingPasses passes(range_, ceiling.linear1, ceiling.linear2);
     options.pass = [&](base::Team& team, int rank, size_t batch, double seconds) {
-      const double reading = cells_[batch].tokens.distinct_experts() * expert_bytes / ceiling.read;
+      const double reading = cells[batch].tokens.distinct_experts() * expert_bytes / ceiling.read;
       const double computing =
           static_cast<double>(base.batches[batch].tokens()) * token_operations / ceiling.operations();
       return passes.run(team, rank, seconds, reading * kNear > computing, computing * kNear > reading);
     };
     auto result = run_layer(prepared->job, options, &progress_);
     if (!result) return result.status();
-    for (size_t b = 0; b < cells_.size(); ++b) {
+    for (size_t b = 0; b < cells.size(); ++b) {
       Row row;
       row.scenario = scenario.name;
       row.isa = isa_name(result->isa);
-      row.routing = cells_[b].routing;
+      row.routing = cells[b].routing;
       row.tokens = base.batches[b].tokens();
-      row.experts = cells_[b].tokens.distinct_experts();
+      row.experts = cells[b].tokens.distinct_experts();
       row.calls = result->batches[b].seconds.size();
       row.seconds = result->batches[b].median_seconds();
       row.operations = static_cast<double>(row.tokens) * token_operations / row.seconds;
@@ -146,7 +137,7 @@ class Bench {
       for (const double seconds : result->batches[b].seconds) {
         const int64_t routing = routing_of(base.batches[b], static_cast<int64_t>(calls.size()) + 1);
         calls.push_back({seconds,
-                         static_cast<double>(cells_[b].tokens.distinct_experts(routing)) * expert_bytes,
+                         static_cast<double>(cells[b].tokens.distinct_experts(routing)) * expert_bytes,
                          static_cast<double>(row.tokens) * token_operations});
       }
       const std::vector<Ceilings>& beside = result->batches[b].passes;
@@ -154,7 +145,7 @@ class Bench {
       row.passes = median_passes(beside);
       row.rest = call_rest(result->batches[b].traced, result->threads);
       row.stages = stage_shares(result->batches[b].traced);
-      row.kernels = kernels_of_experts(*result, cells_[b].tokens);
+      row.kernels = kernels_of_experts(*result, cells[b].tokens);
       rows_.push_back(row);
     }
     return Status::ok();
@@ -205,9 +196,10 @@ class Bench {
   }
 
   void print_table() const {
+    const Shape& shape = measured_.shape;
     std::printf("hidden %lld, intermediate %lld, experts %lld, top-%lld, %d %s (%s)\n\n",
-                static_cast<long long>(shape_.hidden), static_cast<long long>(shape_.intermediate),
-                static_cast<long long>(shape_.experts), static_cast<long long>(shape_.topk), common_.ranks,
+                static_cast<long long>(shape.hidden), static_cast<long long>(shape.intermediate),
+                static_cast<long long>(shape.experts), static_cast<long long>(shape.topk), common_.ranks,
                 common_.ranks == 1 ? "rank" : "ranks", common_.transport.c_str());
     Table table({"scenario", "ISA", "routing", "tokens", "experts", "calls", "ms", "tokens/s", "GFLOP/s",
                  "of peak", "weight GB/s", "of read", "efficiency", "pairs", "idle", "tail"});
@@ -288,9 +280,7 @@ class Bench {
   Progress progress_;
   ReadRange range_;
   ArithmeticCeiling ceilings_[kernel::kFamilyCount];  ///< measured when first needed
-  int64_t jobs_ = 0;                                  ///< scenarios to run
-  Shape shape_;
-  std::vector<MeasuredCell> cells_;
+  MeasuredShape measured_;
   std::vector<Row> rows_;
 };
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 
+#include "cli/workload.h"
 #include "format/bf16.h"
 #include "moe/limits.h"
 
@@ -119,9 +120,8 @@ Result<std::vector<const moe::Scenario*>> scenarios_named(const std::string& nam
     for (const moe::Scenario& scenario : moe::scenarios()) chosen.push_back(&scenario);
     return taken_by(profile, std::move(chosen));
   }
-  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-    end = names.find(',', begin);
-    auto found = moe::scenario_from_name(names.substr(begin, end - begin));
+  for (const std::string& name : split_names(names)) {
+    auto found = moe::scenario_from_name(name);
     if (!found) return Status(found.status().code(), found.status().message() + " or all");
     chosen.push_back(*found);
   }

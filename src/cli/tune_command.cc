@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/measured_shape.h"
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
 #include "cli/tune_measure.h"
-#include "cli/workload.h"
 
 namespace megamoe::cli {
 namespace {
@@ -51,13 +51,9 @@ class Tune {
   Tune(const CommonOptions& common, const TuneOptions& options) : common_(common), options_(options) {}
 
   int run() {
-    auto shape = parse_shape(options_.shape);
-    if (!shape) return bad_input(shape.status());
-    shape_ = *shape;
-    auto counts = parse_counts(options_.tokens, "--tokens");
-    if (!counts) return bad_input(counts.status());
-    auto scenarios = scenarios_named(options_.scenario, options_.profile);
-    if (!scenarios) return bad_input(scenarios.status());
+    auto measured = MeasuredShape::make(options_, options_.tokens);
+    if (!measured) return bad_input(measured.status());
+    measured_ = std::move(*measured);
     // Before anything is measured: what cannot be read must not be overwritten.
     if (std::ifstream(options_.output).good()) {
       auto before = Tuning::read(options_.output);
@@ -65,14 +61,12 @@ class Tune {
       entries_ = (*before)->impl().entries;
     }
     if (Status status = check_writable(); !status) return bad_input(status);
-    auto cells = measured_cells(shape_, options_.routing, *counts);
-    if (!cells) return bad_input(cells.status());
-    cells_ = std::move(*cells);
     const double end = PairTimes::now() + options_.seconds;
-    for (size_t s = 0; s < scenarios->size(); ++s) {
+    const std::vector<const moe::Scenario*>& scenarios = measured_.scenarios;
+    for (size_t s = 0; s < scenarios.size(); ++s) {
       const double now = PairTimes::now();
-      const double until = now + (end - now) / static_cast<double>(scenarios->size() - s);
-      if (Status status = tune(*(*scenarios)[s], until); !status) return bad_input(status);
+      const double until = now + (end - now) / static_cast<double>(scenarios.size() - s);
+      if (Status status = tune(*scenarios[s], until); !status) return bad_input(status);
     }
     std::ofstream file(options_.output);
     file << moe::tuning_text(entries_);
@@ -100,11 +94,8 @@ class Tune {
   }
 
   Status tune(const moe::Scenario& scenario, double until) {
-    const RandomLayer layer(shape_, kMeasuredSeed);
-    LayerJob base = layer.job();
-    base.config.profile = options_.profile;
-    for (const MeasuredCell& cell : cells_) base.batches.push_back(cell.tokens.batch());
-    auto prepared = scenario_job(base, scenario, common_.ranks);
+    const RandomLayer layer = measured_.layer();
+    auto prepared = scenario_job(measured_.job(layer), scenario, common_.ranks);
     if (!prepared) return prepared.status();
     const auto measure = [&](const std::vector<Candidate>& candidates, double share) {
       return measure_candidates(prepared->job, scenario.name, common_, candidates, options_.repeat,
@@ -156,15 +147,16 @@ class Tune {
     for (size_t c = 0; c < candidates.size(); ++c) {
       const Gain gain = gain_of(run.measured[c], run.measured[0]);
       const bool better = c > 0 && gain.wins();
-      for (size_t b = 0; b < cells_.size(); ++b) {
+      for (size_t b = 0; b < measured_.cells.size(); ++b) {
+        const MeasuredCell& cell = measured_.cells[b];
         const Pairs& pairs = run.measured[c][b];
-        table.add({scenario.name, cells_[b].routing, std::to_string(cells_[b].count), name_of(candidates[c]),
+        table.add({scenario.name, cell.routing, std::to_string(cell.count), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
                    std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
                    percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
-                          {"routing", cells_[b].routing},
-                          {"tokens", cells_[b].count},
+                          {"routing", cell.routing},
+                          {"tokens", cell.count},
                           {"candidate", name_of(candidates[c])},
                           {"ms", pairs.median() * 1e3},
                           {"defaults_ms", pairs.fallback_median() * 1e3},
@@ -181,8 +173,7 @@ class Tune {
 
   const CommonOptions& common_;
   const TuneOptions& options_;
-  Shape shape_;
-  std::vector<MeasuredCell> cells_;
+  MeasuredShape measured_;
   std::vector<moe::TuningEntry> entries_;
   nlohmann::ordered_json lines_ = nlohmann::ordered_json::array();
 };

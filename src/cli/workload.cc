@@ -199,20 +199,6 @@ std::vector<int64_t> Tokens::rows_of_experts() const {
   return {numbers.begin(), numbers.end()};
 }
 
-Result<std::vector<MeasuredCell>> measured_cells(const Shape& shape, const std::string& routings,
-                                                 const std::vector<int64_t>& counts) {
-  std::vector<MeasuredCell> cells;
-  for (const std::string& routing : split_names(routings)) {
-    for (int64_t count : counts) {
-      auto tokens = Tokens::random(shape, count, routing, kMeasuredSeed + static_cast<uint64_t>(count),
-                                   kMeasuredRoutings);
-      if (!tokens) return tokens.status();
-      cells.push_back({routing, count, std::move(*tokens)});
-    }
-  }
-  return cells;
-}
-
 RandomLayer::RandomLayer(const Shape& shape, uint64_t seed, int64_t shared_experts, bool gated)
     : shape_(shape),
       inner_(gated ? shape.intermediate : 2 * shape.intermediate),

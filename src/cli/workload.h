@@ -58,16 +58,6 @@ class Tokens {
   std::vector<float> weights_;
 };
 
-/// A cell of a measurement: random tokens that take kMeasuredRoutings routings in turn.
-struct MeasuredCell {
-  std::string routing;
-  int64_t count;  ///< of tokens
-  Tokens tokens;
-};
-/// Every routing of names with commas between them, with every token count.
-Result<std::vector<MeasuredCell>> measured_cells(const Shape& shape, const std::string& routings,
-                                                 const std::vector<int64_t>& counts);
-
 /// A layer of random bfloat16 weights. Experts view windows of one random block, so that the memory stays
 /// small however many experts there are; packing gives every expert its own memory.
 class RandomLayer {
