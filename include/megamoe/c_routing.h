@@ -134,6 +134,7 @@ typedef struct megamoe_gating_top_k_args {
   int64_t topk_group;
   int32_t renormalize;
   double routed_scaling_factor;
+  const char* group_score; /* "top2_sum" or "max", null = top2_sum */
 } megamoe_gating_top_k_args;
 MEGAMOE_API void megamoe_init_gating_top_k_args(megamoe_gating_top_k_args* args, size_t struct_size);
 

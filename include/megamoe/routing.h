@@ -152,9 +152,10 @@ struct MoeGatingTopKArgs {
   int64_t k = 0;                    ///< in [1, E / n_group * topk_group]
   std::string scoring = "softmax";  ///< "softmax" or "sigmoid"
   int64_t n_group = 1;              ///< groups of neighbouring experts, divides E
-  int64_t topk_group = 1;           ///< groups that stay, by the sum of their two best selection scores
+  int64_t topk_group = 1;           ///< groups that stay, the best by `group_score`
   bool renormalize = false;         ///< weights divided by their sum
   double routed_scaling_factor = 1.0;
+  std::string group_score = "top2_sum";  ///< of a group's selection scores: "top2_sum" or "max"
 };
 
 struct MoeGatingTopKOutputs {

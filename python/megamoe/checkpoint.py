@@ -88,7 +88,7 @@ class CheckpointLayer:
             for values in (native.router, native.router_bias, native.correction_bias, native.shared_gate)
         )
         self.gated: int = native.gated
-        names = ("n_group", "topk_group", "renormalize", "routed_scaling_factor")
+        names = ("n_group", "topk_group", "group_score", "renormalize", "routed_scaling_factor")
         self.gating = {"scoring": native.scoring} | {name: config[name] for name in names}
         self.activation: str = config["activation"]
         self.activation_clamp: float | None = config["activation_clamp"]

@@ -130,6 +130,7 @@ def moe_gating_top_k(
     topk_group: int = 1,
     renormalize: bool = False,
     routed_scaling_factor: float = 1.0,
+    group_score: str = "top2_sum",
     threads: int = 0,
     isa: str | None = None,
 ) -> tuple[Array, Array]:
@@ -141,9 +142,11 @@ def moe_gating_top_k(
         bias: (E,) in the same types, added to the scores for the selection only.
         scoring: "softmax" or "sigmoid".
         n_group: groups of neighbouring experts; divides E.
-        topk_group: groups that stay, by the sum of their two best selection scores.
+        topk_group: groups that stay, the best by `group_score`.
         renormalize: divide the weights of a token by their sum.
         routed_scaling_factor: factor of all weights.
+        group_score: of the selection scores in a group, "top2_sum" the sum of the two best, as DeepSeek-V3
+            chooses, or "max" the best, as `group_limited_greedy` of DeepSeek-V2 does.
         threads, isa: as in `moe_init_routing_v3`.
 
     Returns:

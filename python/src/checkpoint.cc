@@ -48,6 +48,7 @@ nb::dict config_of(const MoeCheckpoint& model) {
   result["alpha"] = optional_double(config.activation.alpha);
   result["n_group"] = config.routing.n_group;
   result["topk_group"] = config.routing.topk_group;
+  result["group_score"] = config.routing.group_score;
   result["renormalize"] = config.routing.renormalize;
   result["routed_scaling_factor"] = config.routing.routed_scaling_factor;
   return result;

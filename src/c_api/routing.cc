@@ -87,6 +87,7 @@ void read(const megamoe_gating_top_k_args& given, MoeGatingTopKArgs& args, Reade
   args.topk_group = given.topk_group;
   args.renormalize = given.renormalize != 0;
   args.routed_scaling_factor = given.routed_scaling_factor;
+  reader("group_score", given.group_score, args.group_score);
 }
 
 void set_defaults(megamoe_init_routing_args& args) {

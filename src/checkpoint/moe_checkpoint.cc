@@ -12,6 +12,13 @@
 namespace megamoe::checkpoint {
 namespace {
 
+/// The linear layers of shared experts behind their common name; `up` null: `gate` holds gate and up.
+struct Parts {
+  const char *gate, *up, *down;
+};
+constexpr Parts kProjections = {".gate_proj", ".up_proj", ".down_proj"};
+constexpr Parts kLinears = {".input_linear", nullptr, ".output_linear"};
+
 /// How a family of models names its expert tensors. {L} is the layer, {E} the expert; without {E} a tensor
 /// stacks all experts. `up` null: `gate` holds gate and up. The suffixes of the stored forms follow these
 /// names.
@@ -20,9 +27,10 @@ struct Scheme {
   const char* up;
   const char* down;
   const char* router;          ///< .weight and, where it is there, .bias
-  const char* corrections[2];  ///< added to the scores of a sigmoid router for the choice
-  const char* shared;  ///< .gate_proj, .up_proj, .down_proj of experts that every token passes; null = none
-  const char* gated;   ///< the same of one with a gate, `gated` + "_gate.weight"; null = none
+  const char* corrections[2];  ///< added to the scores for the choice
+  const char* shared;          ///< experts that every token passes; null = none
+  Parts shared_parts;
+  const char* gated;   ///< the projections of one with a gate, `gated` + "_gate.weight"; null = none
   int64_t interleave;  ///< of gate and up in `gate`
   bool biased;         ///< router and experts have biases
 };
@@ -183,10 +191,16 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, scheme.biased, layer.router_bias));
   for (const char* correction : scheme.corrections) {
     if (correction == nullptr || layer.correction_bias.present()) continue;
-    MEGAMOE_RETURN_IF_ERROR(floats(place.name(correction, index), {experts}, false, layer.correction_bias));
+    const std::string name = place.name(correction, index);
+    auto found = tensors.find(name);
+    const bool row = found && found->dims == 2;  // ERNIE keeps one of (1, E)
+    MEGAMOE_RETURN_IF_ERROR(floats(name, row ? std::vector<int64_t>{1, experts} : std::vector{experts}, false,
+                                   layer.correction_bias));
+    if (row) layer.correction_bias = TensorView(layer.correction_bias.data, DType::kFloat32, {experts});
   }
-  if (config_.routing.corrected && scheme.corrections[0] != nullptr && !layer.correction_bias.present()) {
-    return find_tensor(tensors, place.name(scheme.corrections[0], index), "the router" + in_layer).status();
+  const char* const usual = scheme.corrections[config_.routing.usual_correction];
+  if (config_.routing.corrected && usual != nullptr && !layer.correction_bias.present()) {
+    return find_tensor(tensors, place.name(usual, index), "the router" + in_layer).status();
   }
   layer.scoring = config_.routing.scoring;
   if (layer.scoring.empty()) layer.scoring = layer.correction_bias.present() ? "sigmoid" : "softmax";
@@ -219,9 +233,12 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   if (scheme.shared == nullptr || count == 0) return layer;
   const std::string shared = place.name(scheme.shared, index);
   const std::vector<std::string> owners = {"the shared experts" + in_layer};
-  MEGAMOE_RETURN_IF_ERROR(read_pair({{shared + ".gate_proj"}, {shared + ".up_proj"}, owners},
-                                    {1, count * width, hidden}, {{shared + ".down_proj"}, {}, owners},
-                                    count * width, *memory, layer.shared_weight1, layer.shared_weight2));
+  const Parts& parts = scheme.shared_parts;
+  LinearNames first{{shared + parts.gate}, {}, owners};
+  if (parts.up != nullptr) first.up = {shared + parts.up};
+  MEGAMOE_RETURN_IF_ERROR(read_pair(first, {1, (parts.up == nullptr ? 2 : 1) * count * width, hidden},
+                                    {{shared + parts.down}, {}, owners}, count * width, *memory,
+                                    layer.shared_weight1, layer.shared_weight2));
   MEGAMOE_RETURN_IF_ERROR(
       split_shared(shared, count, width, layer.shared_weight1, layer.shared_weight2, *memory));
   return layer;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "base/json.h"
 
@@ -25,9 +26,16 @@ constexpr SizeKey kSizes[] = {
     {&MoeConfig::layers, kMostLayers, true, {"num_hidden_layers"}},
     {&MoeConfig::hidden, kLargest, true, {"hidden_size"}},
     {&MoeConfig::intermediate, kLargest, true, {"moe_intermediate_size", "intermediate_size"}},
-    {&MoeConfig::num_experts, kLargest, true, {"num_experts", "num_local_experts", "n_routed_experts"}},
-    {&MoeConfig::top_k, kLargest, true, {"num_experts_per_tok", "num_experts_per_token", "top_k"}},
-    {&MoeConfig::shared_experts, kMostShared, false, {"n_shared_experts", "num_shared_experts"}},
+    {&MoeConfig::num_experts,
+     kLargest,
+     true,
+     {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
+    {&MoeConfig::top_k, kLargest, true, {"num_experts_per_tok", "num_experts_per_token", "top_k", "moe_k"}},
+    {&MoeConfig::shared_experts,
+     kMostShared,
+     false,
+     {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts"}},
+    {&MoeConfig::shared_width, kLargest, false, {"shared_intermediate_size"}},
     {&MoeConfig::gated_shared, kLargest, false, {"shared_expert_intermediate_size"}},
 };
 
@@ -43,8 +51,26 @@ constexpr double kOaiLimit = 7, kOaiAlpha = 1.702;  // gpt-oss where config.json
 /// Models whose router weights stay as they are unless norm_topk_prob says otherwise.
 constexpr const char* kNotRenormalised[] = {"deepseek_v2", "olmoe", "qwen2_moe", "qwen3_moe"};
 
-/// Models whose layers have a correction bias, whatever else config.json says.
-constexpr const char* kCorrected[] = {"deepseek_v3", "glm4_moe", "kimi_k2", "minimax_m2"};
+/// Models whose layers have a correction bias, whatever else config.json says, and which name of a scheme for
+/// it is theirs.
+constexpr struct {
+  const char* model;
+  int name;
+} kCorrected[] = {
+    {"deepseek_v3", 0}, {"ernie4_5_moe", 1}, {"glm4_moe", 0}, {"kimi_k2", 0}, {"minimax_m2", 0}};
+
+/// Models whose scores are softmax in spite of a correction bias.
+constexpr const char* kSoftmax[] = {"ernie4_5_moe"};
+
+/// topk_method and what groups are chosen by.
+constexpr struct {
+  const char* method;
+  const char* group_score;  ///< null: groups are not looked at
+} kChoices[] = {{"greedy", nullptr}, {"noaux_tc", "top2_sum"}, {"group_limited_greedy", "max"}};
+
+bool is_one_of(std::span<const char* const> models, const std::string& model) {
+  return std::find(models.begin(), models.end(), model) != models.end();
+}
 
 /// The value of the first of `keys` that is there and not null.
 const Json* find(const Json& object, std::initializer_list<const char*> keys) {
@@ -86,6 +112,20 @@ class Reader {
                                          ": expected at most " + std::to_string(config.num_experts) +
                                          " experts");
     }
+    return shared_width(config);
+  }
+
+  /// Shared experts of a given width as so many of the width of a routed one.
+  Status shared_width(MoeConfig& config) const {
+    if (config.shared_width == 0) return Status::ok();
+    if (config.shared_width % config.intermediate != 0 ||
+        config.shared_width / config.intermediate > kMostShared) {
+      return wrong("shared_intermediate_size", config.shared_width,
+                   "a multiple of " + std::to_string(config.intermediate) +
+                       ", the width of a routed expert, at most " + std::to_string(kMostShared) + " of them",
+                   Code::kUnsupported);
+    }
+    config.shared_experts = config.shared_width / config.intermediate;
     return Status::ok();
   }
 
@@ -121,9 +161,10 @@ class Reader {
         return wrong("scoring_func", *value, "softmax or sigmoid", Code::kUnsupported);
       }
       routing.scoring = value->get<std::string>();
+    } else if (is_one_of(kSoftmax, config.model_type)) {
+      routing.scoring = "softmax";
     }
-    routing.renormalize = std::none_of(std::begin(kNotRenormalised), std::end(kNotRenormalised),
-                                       [&](const char* model) { return config.model_type == model; });
+    routing.renormalize = !is_one_of(kNotRenormalised, config.model_type);
     if (const Json* value = find(root_, {"norm_topk_prob", "moe_renormalize"})) {
       if (!value->is_boolean()) return wrong("norm_topk_prob", *value, "true or false");
       routing.renormalize = value->get<bool>();
@@ -131,14 +172,22 @@ class Reader {
     MEGAMOE_RETURN_IF_ERROR(number("routed_scaling_factor", routing.routed_scaling_factor));
     const Json* method = find(root_, {"topk_method"});
     const Json* with_bias = find(root_, {"use_routing_bias"});
-    routing.corrected = (method != nullptr && *method == "noaux_tc") ||
-                        (with_bias != nullptr && *with_bias == true) ||
-                        std::any_of(std::begin(kCorrected), std::end(kCorrected),
-                                    [&](const char* model) { return config.model_type == model; });
-    if (method != nullptr && *method != "greedy" && *method != "noaux_tc") {
-      return wrong("topk_method", *method, "greedy or noaux_tc", Code::kUnsupported);
+    routing.corrected =
+        (method != nullptr && *method == "noaux_tc") || (with_bias != nullptr && *with_bias == true);
+    for (const auto& family : kCorrected) {
+      if (config.model_type != family.model) continue;
+      routing.corrected = true;
+      routing.usual_correction = family.name;
     }
-    if (method != nullptr && *method == "greedy") return Status::ok();  // groups are not looked at
+    if (method != nullptr) {
+      const auto* row = std::find_if(std::begin(kChoices), std::end(kChoices),
+                                     [&](const auto& choice) { return *method == choice.method; });
+      if (row == std::end(kChoices)) {
+        return wrong("topk_method", *method, "greedy, noaux_tc or group_limited_greedy", Code::kUnsupported);
+      }
+      if (row->group_score == nullptr) return Status::ok();
+      routing.group_score = row->group_score;
+    }
     const Json* groups = find(root_, {"n_group", "num_expert_group"});
     if (groups == nullptr) return Status::ok();
     if (!base::to_size(*groups, routing.n_group) || routing.n_group < 1 ||

@@ -12,9 +12,11 @@ namespace megamoe::checkpoint {
 struct RoutingConfig {
   std::string scoring;  ///< "softmax" or "sigmoid"; empty = sigmoid for layers with a correction bias
   int64_t n_group = 1, topk_group = 1;
+  std::string group_score = "top2_sum";
   bool renormalize = true;
   bool corrected =
       false;  ///< scores are corrected for the choice: layers lack something without a correction bias
+  int usual_correction = 0;  ///< which of the names that a scheme has for the correction bias
   double routed_scaling_factor = 1;
 };
 
@@ -37,6 +39,7 @@ struct MoeConfig {
   int64_t num_experts = 0;
   int64_t top_k = 0;
   int64_t shared_experts = 0;  ///< of the intermediate width each, as n_shared_experts says
+  int64_t shared_width = 0;    ///< of all shared experts together, where that is given instead
   int64_t gated_shared = 0;    ///< width of a shared expert whose weight a gate of its own gives
   Activation activation;
   RoutingConfig routing;

@@ -156,6 +156,7 @@ Result<Tokens> Tokens::routed(const Shape& shape, int64_t tokens, const checkpoi
   args.scoring = layer.scoring;
   args.n_group = routing.n_group;
   args.topk_group = routing.topk_group;
+  args.group_score = routing.group_score;
   args.renormalize = routing.renormalize;
   args.routed_scaling_factor = routing.routed_scaling_factor;
   const MoeGatingTopKOutputs outputs{TensorRef(result.weights_.data(), DType::kFloat32, {tokens, shape.topk}),

@@ -1,4 +1,5 @@
 // moe_gating_top_k in plain loops with scores in double.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <new>
@@ -71,6 +72,10 @@ void choose(const MoeGatingTopKArgs& args, const MoeGatingTopKOutputs& outputs, 
         }
       }
       group_scores.push_back(size == 1 ? first : number_or_least(first + second));
+      if (args.group_score == "max") {
+        const std::vector<double>& keys = args.bias.present() ? biased : logits;
+        group_scores.back() = *std::max_element(keys.begin() + g * size, keys.begin() + (g + 1) * size);
+      }
     }
     std::vector<bool> open(static_cast<size_t>(args.n_group), true);
     for (int64_t i = 0; i < args.topk_group; ++i) {

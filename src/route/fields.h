@@ -71,6 +71,7 @@ void visit_arguments(MoeGatingTopKArgs& args, Visit&& visit) {
   visit("topk_group", args.topk_group);
   visit("renormalize", args.renormalize);
   visit("routed_scaling_factor", args.routed_scaling_factor);
+  visit("group_score", args.group_score);
 }
 
 // visit(name, tensor) for every output, in the order in which Python returns them.

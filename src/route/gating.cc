@@ -39,6 +39,9 @@ Result<MoeGatingTopKOutputs> plan_gating(const MoeGatingTopKArgs& args) {
   if (args.topk_group < 1 || args.topk_group > args.n_group) {
     return wrong_value("topk_group", args.topk_group, "1 to n_group = " + std::to_string(args.n_group));
   }
+  if (args.group_score != "top2_sum" && args.group_score != "max") {
+    return wrong_value("group_score", args.group_score, "top2_sum or max");
+  }
   const int64_t most = experts / args.n_group * args.topk_group;
   if (args.k < 1 || args.k > most) return wrong_value("k", args.k, "1 to " + std::to_string(most));
   if (!(std::fabs(args.routed_scaling_factor) <= std::numeric_limits<float>::max())) {
@@ -86,7 +89,8 @@ class Gate {
         experts_(args.logits.shape[1]),
         group_size_(experts_ / args.n_group),
         softmax_(args.scoring == "softmax"),
-        all_scores_(softmax_ || args.bias.present() || args.n_group > 1),
+        by_sum_(args.n_group > 1 && args.group_score == "top2_sum"),
+        all_scores_(softmax_ || args.bias.present() || by_sum_),
         factor_(static_cast<float>(args.routed_scaling_factor)),
         logits_(static_cast<size_t>(experts_)),
         scores_(static_cast<size_t>(experts_)),
@@ -121,7 +125,8 @@ class Gate {
   void choose(const float* keys) {
     best_.clear();
     if (group_scores_.empty()) return best_.offer(keys, 0, experts_);
-    const float* const values = bias_.empty() ? scores_.data() : keys;
+    // Only sums need scores: the largest key stands where the largest score does.
+    const float* const values = by_sum_ && bias_.empty() ? scores_.data() : keys;
     for (int64_t g = 0; g < args_.n_group; ++g) group_scores_[g] = group_score(values + g * group_size_);
     best_groups_.clear();
     best_groups_.offer(group_scores_.data(), 0, args_.n_group);
@@ -130,8 +135,9 @@ class Gate {
     for (int64_t g : groups_) best_.offer(keys, g * group_size_, (g + 1) * group_size_);
   }
 
-  /// Sum of the two largest values.
+  /// The largest value, or the sum of the two largest.
   float group_score(const float* values) const {
+    if (!by_sum_) return *std::max_element(values, values + group_size_);
     float first = values[0], second = kNoScore;
     if (group_size_ == 1) return first;
     for (int64_t i = 1; i < group_size_; ++i) {
@@ -164,7 +170,7 @@ class Gate {
   const MoeGatingTopKArgs& args_;
   const MoeGatingTopKOutputs& outputs_;
   int64_t experts_, group_size_;
-  bool softmax_, all_scores_;
+  bool softmax_, by_sum_, all_scores_;
   float factor_;
   std::vector<float> logits_, scores_, bias_, keys_, group_scores_;
   std::vector<int64_t> groups_;

@@ -215,6 +215,17 @@ static void test_gating(void) {
   CHECK(megamoe_moe_gating_top_k(&args, outputs, 2, NULL) == 0);
   CHECK(chosen[0] == 1 && chosen[1] == 2);
   CHECK(weights[0] > weights[1] && weights[0] + weights[1] > 0.999f && weights[0] + weights[1] < 1.001f);
+  args.scoring = "softmax";
+  args.k = 1;
+  args.n_group = 3;
+  args.group_score = "max";
+  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == 0);
+  outputs[0].data = weights;
+  outputs[1].data = chosen;
+  CHECK(megamoe_moe_gating_top_k(&args, outputs, 2, NULL) == 0 && chosen[0] == 1);
+  args.group_score = "mean";
+  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == kInvalidArgument &&
+        says("group_score = mean"));
   args.scoring = "relu";
   CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == kInvalidArgument && says("scoring = relu"));
 }

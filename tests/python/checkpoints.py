@@ -160,6 +160,7 @@ class Model:
     correction: np.ndarray | None = None
     scoring: str = "softmax"
     groups: tuple = (1, 1)
+    groups_by: int = 2  # best scores of a group that are added up
     renormalize: bool = True
     scale: float = 1.0
     oai: bool = False
@@ -205,7 +206,7 @@ class Model:
             scores /= scores.sum(1, keepdims=True)
         choice = scores + (0 if self.correction is None else self.correction)
         count, kept = self.groups
-        by_group = np.sort(choice.reshape(len(x), count, -1), -1)[..., -2:].sum(-1)
+        by_group = np.sort(choice.reshape(len(x), count, -1), -1)[..., -self.groups_by:].sum(-1)
         for t, best in enumerate(np.argsort(-by_group, 1)[:, :kept]):
             out = np.setdiff1d(np.arange(count), best)
             choice.reshape(len(x), count, -1)[t, out] = -np.inf

@@ -112,6 +112,33 @@ def qwen2(store, settings, shared, shared_store=None, **routing):
     return model
 
 
+def ernie(shared, **more):
+    """The correction bias stands beside the router, (1, E), and scores are softmax."""
+    names = (*QWEN[:5], "moe_statics.e_score_correction_bias", "shared_experts")
+    settings = config("ernie4_5_moe", "moe_num_experts", "moe_k", moe_num_shared_experts=shared, use_bias=False) | more
+    model = build(names, plain, settings, shared=shared)
+    model.correction = model.correction / 4  # probabilities of experts are small
+    model.tensors[names[0] + names[5]] = model.correction[None]
+    return model
+
+
+def granite(shared):
+    """Gate and up of all experts in one tensor; shared experts in an MLP beside the expert layer."""
+    prefix = "model.layers.1."
+    names = (f"{prefix}block_sparse_moe.", *QWEN[1:4], "router.layer", "", "shared_mlp")
+    settings = config("granitemoeshared", "num_local_experts", shared_intermediate_size=shared * INTER)
+    settings["intermediate_size"] = settings.pop("moe_intermediate_size")
+    model = build(names, plain, settings, shared=shared)
+    take = lambda *parts: np.concatenate([model.tensors.pop(f"{names[0]}{part}.weight") for part in parts])  # noqa: E731
+    for name, parts in (("input_linear", ("gate_proj", "up_proj")), ("output_linear", ("down_proj",))):
+        model.tensors[f"{names[0]}{name}.weight"] = np.stack(
+            [take(*(f"experts.{e}.{part}" for part in parts)) for e in range(EXPERTS)]
+        )
+        if shared:
+            model.tensors[f"{prefix}shared_mlp.{name}.weight"] = take(*(f"shared_mlp.{part}" for part in parts))
+    return model
+
+
 def fused(model, swapped=False):
     """The experts as transformers keeps them in memory, or both matrices transposed as Qwen3-VL-MoE stores them."""
     for name, parts in (("gate_up_proj", ("gate_proj", "up_proj")), ("down_proj", ("down_proj",))):
@@ -151,6 +178,24 @@ MODELS = {
         ),
         6e-3,
     ),
+    "deepseek_v2, groups by their best expert": (
+        lambda: build(
+            (*QWEN[:6], "shared_experts"),
+            plain,
+            config("deepseek_v2", "n_routed_experts", n_shared_experts=1, **GROUPED)
+            | dict(topk_method="group_limited_greedy"),
+            shared=1,
+            renormalize=False,
+            groups=(4, 2),
+            groups_by=1,
+            scale=2.5,
+        ),
+        6e-3,
+    ),
+    "ernie4_5_moe": (lambda: ernie(2), 6e-3),
+    "ernie4_5_moe without shared experts": (lambda: ernie(0), 6e-3),
+    "granitemoe": (lambda: granite(0), 6e-3),
+    "granitemoeshared": (lambda: granite(2), 6e-3),
     "deepseek_v3": (
         lambda: build(
             DEEPSEEK,

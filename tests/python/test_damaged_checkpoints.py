@@ -11,7 +11,8 @@ pytest.importorskip("safetensors")
 import megamoe
 from checkpoints import awq, fp8_blocks, gptq, int8_channels, packed, plain
 from families import (
-    DEEPSEEK, EXPERTS, QWEN, build, compressed, config, fused, mixtral, oss, quantised, qwen2, qwen3,
+    DEEPSEEK, EXPERTS, QWEN, build, compressed, config, ernie, fused, granite, mixtral, oss, quantised, qwen2,
+    qwen3,
 )  # fmt: skip
 
 
@@ -30,6 +31,8 @@ LAYOUTS = {
     "awq": lambda: mixtral(awq(64), **quantised("awq", 64)),
     "compressed-tensors": lambda: qwen3(packed(64, False), **compressed(64, False)),
     "int8": lambda: qwen3(int8_channels, **compressed(-1, bits=8)),
+    "ernie": lambda: ernie(1),
+    "granite": lambda: granite(2),
     "gpt-oss": lambda: oss(True),
     "gpt-oss in bfloat16": lambda: oss(False),
 }  # fmt: skip
@@ -50,11 +53,11 @@ def owner(name):
     """What an error says a tensor is of."""
     if expert := re.search(r"experts\.(\d+)\.", name):
         return f"expert {expert[1]} of {EXPERTS} in layer 1"
-    if "shared_experts" in name:
+    if "shared_experts" in name or "shared_mlp" in name:
         return "the shared experts in layer 1"
     if "shared_expert" in name:
         return "the shared expert in layer 1"
-    if ".experts." not in name:
+    if ".experts." not in name and "put_linear" not in name:
         return "the router in layer 1"
     return f"all {EXPERTS} experts in layer 1" + (", biases on both linear layers" if name.endswith("_bias") else "")
 

@@ -223,6 +223,19 @@ def test_gating_by_groups_with_bias():
     torch.testing.assert_close(weights, scores.gather(1, chosen))
 
 
+def test_gating_by_groups_with_the_best_expert():
+    """The rule of DeepSeek-V2's group_limited_greedy, as its model code states it."""
+    logits = torch.randn(20, 32, generator=torch.Generator().manual_seed(7))
+    scores = logits.softmax(-1)
+    groups = scores.view(20, 4, 8).max(-1).values.topk(2).indices
+    kept = torch.zeros(20, 4, dtype=torch.bool).scatter(1, groups, True).repeat_interleave(8, 1)
+    expected, chosen = scores.masked_fill(~kept, 0.0).topk(6)
+    weights, got = ops.moe_gating_top_k(logits, 6, n_group=4, topk_group=2, group_score="max")
+    assert torch.equal(got, chosen.int())
+    torch.testing.assert_close(weights, expected)
+    assert not torch.equal(got, ops.moe_gating_top_k(logits, 6, n_group=4, topk_group=2)[1])
+
+
 def test_gating_ties_and_nan():
     logits = np.zeros((2, 6), np.float32)
     logits[1] = [np.nan, 1, np.nan, 1, np.nan, np.nan]

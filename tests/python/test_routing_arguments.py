@@ -78,6 +78,7 @@ ADDED = [("threads", 0), ("isa", None)]
                 ("topk_group", 1),
                 ("renormalize", False),
                 ("routed_scaling_factor", 1.0),
+                ("group_score", "top2_sum"),
                 *ADDED,
             ],
             2,
@@ -152,6 +153,7 @@ def init(**changes):
         (lambda: ops.moe_gating_top_k(tokens(3, 8), 9), ValueError, "k = 9: expected 1 to 8"),
         (lambda: ops.moe_gating_top_k(tokens(3, 8), 1, scoring="relu"), ValueError, "scoring = relu"),
         (lambda: ops.moe_gating_top_k(tokens(3, 8), 1, n_group=3), ValueError, "n_group = 3"),
+        (lambda: ops.moe_gating_top_k(tokens(3, 8), 1, group_score="mean"), ValueError, "group_score = mean"),
         (lambda: ops.moe_gating_top_k(torch.zeros(1, 4).to_sparse(), 1), ValueError, "dense CPU tensor"),
     ],
 )

@@ -83,6 +83,7 @@ TEST(Gating, LikeTheReference) {
         const int64_t most = experts / args.n_group * args.topk_group;
         args.k = std::min<int64_t>(most, 1 + static_cast<int64_t>(random() % 8));
         args.renormalize = random() % 2 != 0;
+        if (random() % 2 != 0) args.group_score = "max";
         args.routed_scaling_factor = 2.5;
         SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, " << scoring
                                         << ", groups " << args.n_group << ", k " << args.k);
@@ -122,6 +123,25 @@ TEST(Gating, GroupsByTheirTwoBest) {
   args.scoring = "sigmoid";
   args.n_group = 3;
   EXPECT_EQ(fast(args).ids, (std::vector<int32_t>{3, 4}));
+  args.group_score = "max";
+  EXPECT_EQ(fast(args).ids, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(Gating, GroupsByTheirBestCompareLogits) {
+  // Both scores are 0 in float32: only the logits tell the groups apart.
+  const double logit[] = {100, -1, -50, -60, 2, 2};
+  const Input logits = Input(DType::kFloat32, {1, 6}).fill([&](int64_t, int64_t e) { return logit[e]; });
+  MoeGatingTopKArgs args;
+  args.logits = logits;
+  args.k = 3;
+  args.n_group = 3;
+  args.topk_group = 2;
+  args.group_score = "max";
+  for (const char* scoring : {"softmax", "sigmoid"}) {
+    args.scoring = scoring;
+    EXPECT_EQ(fast(args).ids, (std::vector<int32_t>{0, 4, 5}));
+    compare(args, 1);
+  }
 }
 
 TEST(Gating, OneSlotRenormalisesToTheFactor) {
