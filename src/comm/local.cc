@@ -78,7 +78,7 @@ class LocalGroup : public GroupState {
       if (meeting.failure.is_ok()) meeting.failure = check_host_memory(segment_bytes, size());
       changed_.notify_all();
     }
-    MEGAMOE_RETURN_IF_ERROR(await(lock, meeting, deadline, [&] { return meeting.arrived == size(); }));
+    MEGAMOE_RETURN_IF_ERROR(await(lock, meeting, rank, deadline, [&] { return meeting.arrived == size(); }));
 
     lock.unlock();
     Result<base::Pages> pages = base::Pages::allocate(segment_bytes, true);
@@ -94,14 +94,19 @@ class LocalGroup : public GroupState {
           Status(pages.status().code(), "rank " + std::to_string(rank) + ": " + pages.status().message());
     }
     changed_.notify_all();
-    return await(lock, meeting, deadline, [&] { return meeting.allocated == size(); });
+    return await(lock, meeting, rank, deadline, [&] { return meeting.allocated == size(); });
   }
 
   template <class Done>
-  Status await(std::unique_lock<std::mutex>& lock, Meeting& meeting, const Deadline& deadline, Done done) {
+  Status await(std::unique_lock<std::mutex>& lock, Meeting& meeting, int rank, const Deadline& deadline,
+               Done done) {
+    bool over = false;
     while (meeting.failure.is_ok() && !done()) {
-      if (!deadline.passed()) {
-        changed_.wait_until(lock, deadline.end());
+      if (!over) {
+        changed_.wait_until(lock, deadline.next_look());
+        lock.unlock();  // the question may run code of the program
+        over = deadline.passed();
+        lock.lock();
         continue;
       }
       std::vector<int> missing;
@@ -111,8 +116,8 @@ class LocalGroup : public GroupState {
         }
       }
       meeting.failure =
-          Status(Code::kTimedOut, rank_list(missing) + " of the local group did not come to create the " +
-                                      "buffer within " + std::to_string(deadline.limit_ms()) + " ms");
+          Status(deadline.code(), rank_list(missing) + " of the local group did not come to create the " +
+                                      "buffer " + deadline.text(rank));
       changed_.notify_all();
     }
     return meeting.failure;

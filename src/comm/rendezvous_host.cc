@@ -94,9 +94,10 @@ class Host {
       }
       if (!in_use) return listener.status();
       if (deadline_.passed()) {
-        return Status(Code::kTimedOut, "key = \"" + own_.key +
-                                           "\" was in use by another group of this user for " +
-                                           std::to_string(deadline_.limit_ms()) + " ms: expected a free key");
+        return Status(deadline_.code(),
+                      "key = \"" + own_.key +
+                          "\" was in use by another group of this user: expected a free key " +
+                          deadline_.text(0));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.left_ms(5)));
     }
@@ -129,9 +130,8 @@ class Host {
       if (std::count_if(members_.begin(), members_.end(), done) >= expected()) return Status::ok();
       if (deadline_.passed()) {
         MEGAMOE_RETURN_IF_ERROR(agree_all());
-        return Status(Code::kTimedOut, missing(done) + " of " + group_text(own_) + " did not " + what +
-                                           " to create the buffer within " +
-                                           std::to_string(deadline_.limit_ms()) + " ms");
+        return Status(deadline_.code(), missing(done) + " of " + group_text(own_) + " did not " + what +
+                                            " to create the buffer " + deadline_.text(0));
       }
       polls.clear();
       if (taking_hellos_) polls.push_back(pollfd{listener_.get(), POLLIN, 0});

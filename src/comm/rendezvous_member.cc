@@ -126,9 +126,9 @@ class Member {
 
   /// Ends at the deadline; the others hear the same text.
   Status give_up(const std::string& missing) {
-    const Status status(Code::kTimedOut, missing + " of " + group_text(own_) +
-                                             " did not come to create the buffer " + "within " +
-                                             std::to_string(deadline_.limit_ms()) + " ms");
+    const Status status(deadline_.code(), missing + " of " + group_text(own_) +
+                                              " did not come to create the buffer " +
+                                              deadline_.text(own_.hello.rank));
     if (host_.valid()) send_message(host_, say_status(Say::kFail, status), {}, deadline_);
     return status;
   }

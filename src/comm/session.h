@@ -54,19 +54,24 @@ class Session {
   uint64_t current_call() const;
 
   /// Blocks until ready() is true: spins, then sleeps on this rank's bell with a short time-out; every round
-  /// also checks peers' states, peers' processes and the deadline. May be called by any number of threads of
-  /// the rank at once. After a failure every wait of the session returns that failure.
+  /// also checks peers' states, peers' processes, the deadline and whether the program interrupts its waits,
+  /// which is a failure of this rank. May be called by any number of threads of the rank at once. After a
+  /// failure every wait of the session returns that failure.
   template <class Ready>
   Status wait_until(Ready&& ready, Stage stage) {
-    return wait_impl(&test<std::remove_reference_t<Ready>>, const_cast<void*>(as_void(ready)), nullptr,
-                     nullptr, stage);
+    return wait_impl(callback<bool>(ready), {}, {}, stage);
   }
   /// The same; `late()` returns the text that an error at the deadline gives for what has not come, for
   /// example "ranks 2, 3". It is called at most once.
   template <class Ready, class Late>
   Status wait_until(Ready&& ready, Stage stage, Late&& late) {
-    return wait_impl(&test<std::remove_reference_t<Ready>>, const_cast<void*>(as_void(ready)),
-                     &text<std::remove_reference_t<Late>>, const_cast<void*>(as_void(late)), stage);
+    return wait_impl(callback<bool>(ready), callback<std::string>(late), {}, stage);
+  }
+  /// The same for what threads of this rank may bring about as well: while idle() is false one of them works,
+  /// and that time counts not against the deadline, which is for other ranks.
+  template <class Ready, class Idle>
+  Status wait_in_team(Ready&& ready, Idle&& idle, Stage stage) {
+    return wait_impl(callback<bool>(ready), {}, callback<bool>(idle), stage);
   }
 
   /// Adds `n` to a uint32 counter at `offset` of `rank`'s segment with release order, then wakes that rank's
@@ -87,20 +92,20 @@ class Session {
  private:
   class Impl;
   explicit Session(std::unique_ptr<Impl> impl);
-  template <class F>
-  static const void* as_void(const F& f) {
-    return std::addressof(f);
+  /// A function of the caller of a wait, or none.
+  template <class R>
+  struct Callback {
+    void* context = nullptr;
+    R (*call)(void*) = nullptr;
+    R operator()() const { return call(context); }
+    explicit operator bool() const { return call != nullptr; }
+  };
+  template <class R, class F>
+  static Callback<R> callback(const F& f) {
+    return {const_cast<F*>(std::addressof(f)),
+            [](void* context) -> R { return (*static_cast<F*>(context))(); }};
   }
-  template <class F>
-  static bool test(void* f) {
-    return (*static_cast<F*>(f))();
-  }
-  template <class F>
-  static std::string text(void* f) {
-    return (*static_cast<F*>(f))();
-  }
-  Status wait_impl(bool (*ready)(void*), void* ready_context, std::string (*late)(void*), void* late_context,
-                   Stage stage);
+  Status wait_impl(Callback<bool> ready, Callback<std::string> late, Callback<bool> idle, Stage stage);
   std::unique_ptr<Impl> impl_;
 };
 

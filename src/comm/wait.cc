@@ -2,6 +2,7 @@
 // deadline.
 #include <chrono>
 
+#include "base/interrupt.h"
 #include "comm/deadline.h"
 #include "comm/session_impl.h"
 
@@ -32,47 +33,56 @@ class Sleeper {
 
 }  // namespace
 
-Status Session::wait_impl(bool (*ready)(void*), void* ready_context, std::string (*late)(void*),
-                          void* late_context, Stage stage) {
+Status Session::wait_impl(Callback<bool> ready, Callback<std::string> late, Callback<bool> idle,
+                          Stage stage) {
   Impl& impl = *impl_;
   MEGAMOE_RETURN_IF_ERROR(impl.ended());
-  if (ready(ready_context)) return Status::ok();
+  if (ready()) return Status::ok();
 
-  // A rank without peers waits for its own threads only, and those always end.
-  const std::chrono::nanoseconds limit =
-      impl.size == 1 ? std::chrono::nanoseconds::max() : Deadline(impl.options.deadline).limit();
+  const std::chrono::nanoseconds limit = Deadline(impl.options.deadline).limit();
   const Clock::time_point start = Clock::now();
   while (Clock::now() - start < impl.options.spin) {
     for (int i = 0; i < kSpinsPerLook; ++i) {
       base::cpu_relax();
-      if (ready(ready_context)) return Status::ok();
+      if (ready()) return Status::ok();
     }
     MEGAMOE_RETURN_IF_ERROR(impl.ended());
   }
 
   SegmentHeader& own = impl.header(impl.rank);
   Clock::time_point last = start;
-  std::chrono::nanoseconds waited{0};
+  std::chrono::nanoseconds waited{0}, elapsed{0};
   std::chrono::nanoseconds next_question = kLivenessPeriod;
   for (;;) {
     const uint32_t bell = own.bell.load(std::memory_order_seq_cst);
     const Sleeper sleeper(own);
     // A peer that adds after this test sees the sleeper and rings, which ends the nap; one that added before
     // it makes the test true.
-    if (ready(ready_context)) return Status::ok();
+    if (ready()) return Status::ok();
     MEGAMOE_RETURN_IF_ERROR(impl.ended());
     const Clock::time_point now = Clock::now();
-    waited += std::min<std::chrono::nanoseconds>(now - last, kMostPerRound);
+    const auto round = std::min<std::chrono::nanoseconds>(now - last, kMostPerRound);
     last = now;
-    const bool ask = waited >= next_question;
-    if (ask) next_question = waited + kLivenessPeriod;
+    elapsed += round;
+    const bool ask = elapsed >= next_question;
+    if (ask) next_question = elapsed + kLivenessPeriod;
     MEGAMOE_RETURN_IF_ERROR(impl.check_peers(stage, ask));
+    // Own threads always end: what is awaited of them counts nothing.
+    if (impl.size == 1 || (idle && !idle())) {
+      base::futex_wait(own.bell, bell, kNap, base::FutexScope::kShared);
+      continue;
+    }
+    if (base::interrupted()) {
+      return fail(Code::kPeerFailed, impl.rank, stage,
+                  "rank " + std::to_string(impl.rank) + " was interrupted in the " + stage_name(stage) +
+                      " of call " + std::to_string(current_call()));
+    }
+    waited += round;
     if (waited >= limit) {
       return fail(Code::kTimedOut, impl.rank, stage,
                   "rank " + std::to_string(impl.rank) + " waited longer than the limit of " +
                       std::to_string(limit.count() / 1000000) + " ms in the " + stage_name(stage) +
-                      " of call " + std::to_string(current_call()) +
-                      (late != nullptr ? " for " + late(late_context) : ""));
+                      " of call " + std::to_string(current_call()) + (late ? " for " + late() : ""));
     }
     base::futex_wait(own.bell, bell, std::min<std::chrono::nanoseconds>(kNap, limit - waited),
                      base::FutexScope::kShared);

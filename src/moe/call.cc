@@ -145,9 +145,12 @@ void Call::work(int thread) {
     if (!piece) {
       if (schedule.drained()) return;
       const TraceScope scope(owner_.trace, thread, TraceSpan::Stage::kWait);
-      Status waited = session_.wait_until(
+      waiting_.fetch_add(1, std::memory_order_relaxed);
+      Status waited = session_.wait_in_team(
           [&] { return (piece = schedule.claim(worker, arrived, complete)) || schedule.drained(); },
+          [this] { return waiting_.load(std::memory_order_relaxed) == owner_.threads; },
           owner_.blocks.empty() ? comm::Stage::kReturn : comm::Stage::kBlocks);
+      waiting_.fetch_sub(1, std::memory_order_relaxed);
       if (!waited.is_ok()) return fail(std::move(waited));
       if (!piece) return;
     }

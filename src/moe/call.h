@@ -148,6 +148,7 @@ class Call {
   comm::Session& session_;
   const int64_t tokens_;
   Rows rows_[kRowSets];
+  std::atomic<int> waiting_{0};  ///< threads that have no work at hand
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
   Status failure_;

@@ -1,4 +1,5 @@
 // Creation of a session on every transport: what ranks must agree on, what is missing, what is left behind.
+#include "base/interrupt.h"
 #include "comm/every_transport.h"
 #include "comm/segment_header.h"
 #include "comm/session.h"
@@ -114,6 +115,24 @@ TEST_P(EveryTransportWithPeers, MissingRankIsNamedByAll) {
   });
   outcomes.pop_back();
   expect_same(outcomes, {"timed out: rank " + std::to_string(missing) + " of ", "did not come", "1000 ms"});
+}
+
+TEST_P(EveryTransportWithPeers, InterruptedCreationEndsBeforeItsDeadline) {
+  for (const int interrupted : {0, size() - 1}) {
+    const auto outcomes = run([&](const Group& group) -> std::string {
+      if (group.rank() == size() - 1 - interrupted) return {};
+      if (group.rank() != interrupted) return text_of(open_small(group, milliseconds(2000)).status());
+      int most = 3;  // questions
+      const base::InterruptScope scope([](void* left) { return --*static_cast<int*>(left) == 0; }, &most);
+      return text_of(open_small(group, std::chrono::hours(1)).status());
+    });
+    const std::string& text = outcomes[static_cast<size_t>(interrupted)].text;
+    EXPECT_EQ(text.find("peer failed: rank"), 0u) << text;
+    EXPECT_NE(
+        text.find("to create the buffer before rank " + std::to_string(interrupted) + " was interrupted"),
+        std::string::npos)
+        << text;
+  }
 }
 
 TEST_P(EveryTransportWithPeers, MissingRankZeroIsNamedByAll) {

@@ -161,8 +161,9 @@ TEST(Rendezvous, KeyInUseIsNamed) {
   Result<Fd> other = listen_on(rendezvous_name(as_member(key, 0, 2)), in_use);
   ASSERT_TRUE(other.is_ok());
   Child host([&] { return live(key, 0, 2, milliseconds(300)); });
-  EXPECT_EQ(host.finish().text,
-            "key = \"" + key + "\" was in use by another group of this user for 300 ms: expected a free key");
+  EXPECT_EQ(
+      host.finish().text,
+      "key = \"" + key + "\" was in use by another group of this user: expected a free key within 300 ms");
 }
 
 TEST(Rendezvous, GroupsWithDifferentKeysAreIndependent) {

@@ -1,8 +1,10 @@
 // Calls on every transport: verdicts, ends and failures are the same on all ranks.
 #include "comm/session.h"
 
+#include <limits>
 #include <thread>
 
+#include "base/interrupt.h"
 #include "comm/every_transport.h"
 #include "comm/segment_header.h"
 
@@ -215,6 +217,38 @@ TEST_P(EveryTransportWithPeers, FirstReasonReachesAllAndStays) {
                                   : ", changed");
   });
   expect_all(outcomes, "system error: rank 1: the disk is on fire, stays");
+}
+
+TEST_P(EveryTransportWithPeers, WorkOfOwnThreadsCountsNotAgainstTheDeadline) {
+  const auto outcomes = run([&](const Group& group) -> std::string {
+    auto session = open_small(group, milliseconds(500));
+    if (!session.is_ok()) return session.status().message();
+    Session& s = **session;
+    if (!s.begin_call()) return "no call";
+    const auto start = std::chrono::steady_clock::now();
+    const auto later = [&] { return std::chrono::steady_clock::now() - start > milliseconds(1500); };
+    const Status working = s.wait_in_team(
+        later, [] { return false; }, Stage::kBlocks);
+    // Nobody works: one rank gives up, and all hear it.
+    const Status idle = s.wait_in_team([] { return false; }, [] { return true; }, Stage::kBlocks);
+    return text_of(working) + ", then " + code_name(idle.code());
+  });
+  expect_all(outcomes, "ok, then timed out");
+}
+
+TEST_P(EveryTransportWithPeers, InterruptedWaitIsTheSameErrorOnAllRanks) {
+  const auto outcomes = run([&](const Group& group) -> std::string {
+    auto session = open_small(group);
+    if (!session.is_ok()) return session.status().message();
+    Session& s = **session;
+    int most = group.rank() == 1 ? 3 : std::numeric_limits<int>::max();  // questions
+    const base::InterruptScope scope([](void* left) { return --*static_cast<int*>(left) == 0; }, &most);
+    Status status = s.begin_call().status();  // an error when rank 1 was quick
+    if (status.is_ok()) status = s.wait_until([] { return false; }, Stage::kReturn);
+    return text_of(status) + ", then " + text_of(s.begin_call().status());
+  });
+  const std::string error = "peer failed: rank 1 was interrupted in the return of rows of call 1";
+  expect_all(outcomes, error + ", then " + error);
 }
 
 TEST_P(EveryTransportWithPeers, WaitPastTheDeadlineNamesStageRanksAndLimit) {
