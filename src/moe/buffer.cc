@@ -95,6 +95,7 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
       pass_through(
           moe::passes_codes_through(config_in.dispatch_quant_mode, config_in.dispatch_quant_out_dtype)),
       keep_stages(options.keep_stages),
+      plan_only(options.plan_only),
       threads(threads_in),
       isa(isa_in),
       experts_per_rank(layout_in.input.experts_per_rank),
@@ -104,7 +105,8 @@ SymmBuffer::Impl::Impl(const Group& group_in, const BufferConfig& config_in, con
       team(threads_in),
       matrix(group_in.size(), config_in.num_experts),
       rows(layout_in.input),
-      token_map(config_in.num_max_tokens_per_rank, config_in.num_topk, config_in.num_experts) {
+      token_map(options.plan_only ? 0 : config_in.num_max_tokens_per_rank, config_in.num_topk,
+                config_in.num_experts) {
   if (options.trace) trace.enable(threads, moe::TraceLog::kSpansPerThread);
 }
 
@@ -166,14 +168,17 @@ Result<std::unique_ptr<SymmBuffer::Impl>> SymmBuffer::Impl::create(const Group& 
   return prepared;
 }
 
+Status SymmBuffer::Impl::callable() const {
+  if (destroyed) return Status(Code::kClosed, "the buffer was destroyed");
+  if (!plan_only) return Status::ok();
+  return Status(Code::kUnsupported, "plan_only = true: expected a buffer with memory for calls");
+}
+
 Status SymmBuffer::Impl::exchange(const Status& local, int64_t tokens, const comm::LayerMark& layer) {
   trace.clear();
   completed = false;
   const moe::TraceScope scope(trace, 0, TraceSpan::Stage::kExchange);
-  if (destroyed) return Status(Code::kClosed, "the buffer was destroyed");
-  if (session == nullptr) {
-    return Status(Code::kUnsupported, "plan_only = true: expected a buffer with memory for calls");
-  }
+  MEGAMOE_RETURN_IF_ERROR(callable());
   Result<uint64_t> call = session->begin_call();
   if (!call) return call.status();
   comm::LocalRecord record;

@@ -103,6 +103,8 @@ class SymmBuffer::Impl {
   static Result<std::unique_ptr<Impl>> create(const Group& group, const BufferConfig& config,
                                               const BufferOptions& options);
 
+  /// Whether it has memory for calls and may still be called.
+  Status callable() const;
   /// Gathers all records of a new call. On an error verdict the call is over and the next one is legal.
   Status exchange(const Status& local, int64_t tokens, const comm::LayerMark& layer);
   /// Sets the used counters to zero and leaves the call.
@@ -147,6 +149,7 @@ class SymmBuffer::Impl {
   const moe::Codec* combine_codec;  ///< null where combine rows are bfloat16
   bool pass_through;                ///< x comes as codes
   bool keep_stages;
+  bool plan_only;
   int threads;
   Isa isa;
   int64_t experts_per_rank, local_experts, capacity;

@@ -162,10 +162,11 @@ Status SymmBuffer::Impl::reserve_shared(int64_t experts) {
       if (!part) return part.status();
       *pages = std::move(*part);
     }
-    made.arrived.resize(static_cast<size_t>(blocks));
+    if (!plan_only) made.arrived.resize(static_cast<size_t>(blocks));
   }
-  const int64_t all_blocks = layout.max_blocks() + blocks;
-  schedule = std::make_unique<moe::Schedule>(all_blocks, config.num_max_tokens_per_rank, rooms());
+  const int64_t all_blocks = plan_only ? 0 : layout.max_blocks() + blocks;
+  schedule =
+      std::make_unique<moe::Schedule>(all_blocks, plan_only ? 0 : config.num_max_tokens_per_rank, rooms());
   this->blocks.reserve(static_cast<size_t>(all_blocks));
   block_pieces.reserve(static_cast<size_t>(all_blocks));
   shared = std::move(made);

@@ -24,6 +24,7 @@ Status MegaMoe::Impl::run(const CallArgs& args) {
   if (!guard.taken()) {
     return Status(Code::kInvalidArgument, "sym_buffer is in a call: expected one call at a time");
   }
+  MEGAMOE_RETURN_IF_ERROR(owner.callable());  // before anything is written into tables that it may lack
   Status local = moe::check_call(args, owner.config, owner.local_experts);
   if (local.is_ok()) local = moe::check_attributes(args, owner.group.size(), buffer->ccl_buffer_size());
   if (local.is_ok()) {

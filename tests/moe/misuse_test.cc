@@ -1,6 +1,7 @@
 // What a caller or the system may do wrong around a call: no rank hangs, crashes or throws.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <future>
@@ -50,6 +51,31 @@ TEST(Misuse, ABufferForPlansTakesNoMemoryAndRefusesCalls) {
   EXPECT_EQ((*buffer)->refuse_call(Status(Code::kInvalidArgument, "no")).message(), refusal);
   (*buffer)->destroy();
   EXPECT_EQ((*moe)->run(args).code(), Code::kClosed);
+}
+
+/// Bytes of this process that lie in memory.
+int64_t resident_bytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(Misuse, ABufferForPlansTakesAsMuchMemoryForManyTokensAsForFew) {
+  test::LayerOptions options;
+  options.shared_experts = 1;
+  const TestLayer layer({64, 32, 8, 2, "A16W16", "swiglu"}, 1, options);
+  BufferOptions plan_only = test::options(1);
+  plan_only.plan_only = true;
+  int64_t taken[2];
+  for (int i = 0; i < 2; ++i) {
+    const int64_t before = resident_bytes();
+    auto buffer = SymmBuffer::create(Group::self(), layer.config(i == 0 ? 16 : 1 << 24), plan_only);
+    ASSERT_TRUE(buffer) << buffer.status().message();
+    auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
+    ASSERT_TRUE(moe) << moe.status().message();
+    taken[i] = resident_bytes() - before;
+  }
+  EXPECT_LT(taken[1] - taken[0], 1 << 23);  // a byte for each token would be twice that
 }
 
 TEST(Misuse, RowsOfHalfBytesAreRefusedBeforeTheyAreCodes) {
