@@ -61,7 +61,7 @@ class Bench {
   Bench(const CommonOptions& common, const BenchOptions& options) : common_(common), options_(options) {}
 
   int run() {
-    auto measured = MeasuredShape::make(options_, options_.tokens);
+    auto measured = MeasuredShape::make(common_, options_, options_.tokens);
     if (!measured) return bad_input(measured.status());
     measured_ = std::move(*measured);
     auto isa = chosen_isa(common_);

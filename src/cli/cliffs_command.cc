@@ -7,6 +7,7 @@
 
 #include "cli/cliffs_measure.h"
 #include "cli/command.h"
+#include "cli/planned_layer.h"
 #include "cli/scenario_weights.h"
 #include "cli/small_values.h"
 #include "cli/table.h"
@@ -65,6 +66,11 @@ class Cliffs {
     shape_ = *shape;
     auto scenarios = scenarios_named(options_.scenario, options_.profile);
     if (!scenarios) return bad_input(scenarios.status());
+    for (const moe::Scenario* scenario : *scenarios) {
+      const Status status =
+          check_layer(shape_config(shape_, options_.profile, steps() + 1), *scenario, common_);
+      if (!status) return bad_input(status);
+    }
     const std::vector<std::string> kinds = split_names(options_.compare);
     for (const std::string& kind : kinds) {
       if (kind == "tokens" || kind == "values" || kind == "dense") continue;
@@ -220,7 +226,7 @@ class Cliffs {
         {"scenario", "worst of, and what does not hold", "tokens", "speed", "noise", "at least", "holds"});
     for (const Line& line : worst()) {
       table.add({line.scenario, line.what, std::to_string(line.tokens), percent(line.speed),
-                 percent(line.noise), percent(line.least), line.holds() ? "yes" : "no"});
+                 or_dash(line.noise, percent), percent(line.least), line.holds() ? "yes" : "no"});
     }
     table.print();
     std::printf(

@@ -24,7 +24,9 @@ struct MeasuredShape {
   std::vector<MeasuredCell> cells;  ///< every routing with every token count
 
   /// `tokens` are token counts with commas between them, as --tokens has them.
-  static Result<MeasuredShape> make(const MeasureOptions& options, const std::string& tokens);
+  /// Refuses what the layers themselves would refuse, before there are any.
+  static Result<MeasuredShape> make(const CommonOptions& common, const MeasureOptions& options,
+                                    const std::string& tokens);
 
   /// Random weights of the shape.
   RandomLayer layer() const { return RandomLayer(shape, kMeasuredSeed); }

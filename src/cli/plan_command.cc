@@ -4,10 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/layer_job.h"
+#include "cli/planned_layer.h"
 #include "cli/scenario_weights.h"
-#include "cli/weight_forms.h"
-#include "cli/workload.h"
 #include "pack/panel_source.h"
 
 namespace megamoe::cli {
@@ -30,32 +28,16 @@ int64_t packed_bytes(const LinearWeights& weights, bool gated, const char* name)
 
 Result<Lines> plan(const CommonOptions& common, const PlanOptions& options, const Shape& shape,
                    const moe::Scenario& scenario) {
-  BufferConfig config;
-  config.num_experts = shape.experts;
-  config.num_topk = shape.topk;
-  config.hidden = shape.hidden;
-  config.intermediate_hidden = shape.intermediate;
-  config.num_max_tokens_per_rank = options.tokens;
+  BufferConfig config = shape_config(shape, options.profile, options.tokens);
   config.max_recv_token_num = options.max_recv;
-  config.profile = options.profile;
-  config.dispatch_quant_mode = scenario.dispatch_quant_mode;
-  config.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
-  BufferOptions buffer_options;
-  buffer_options.threads = common.threads;
-  buffer_options.isa = common.isa;
-  buffer_options.plan_only = true;
-
   const OneElementWeights weights;
   Lines lines;
   auto body = [&](const Group& group) -> Status {
-    auto buffer = SymmBuffer::create(group, config, buffer_options);
-    if (!buffer) return buffer.status();
-    Layer layer = weights.layer(scenario, config, group.size(), (*buffer)->experts_per_rank());
-    layer.tuning = common.tuning;
-    auto op = MegaMoe::create(*buffer, layer);
-    if (!op) return op.status();
+    auto planned = plan_layer(group, config, scenario, common, weights);
+    if (!planned) return planned.status();
     if (group.rank() != 0) return Status::ok();
-    lines = (*op)->description();
+    const Layer& layer = planned->layer;
+    lines = planned->op->description();
     std::erase_if(lines, [](const auto& line) { return line.first == "weights"; });
     lines.emplace_back("packed weight bytes of a rank",
                        std::to_string(packed_bytes(layer.weight1, true, "weight1") +

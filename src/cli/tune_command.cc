@@ -51,7 +51,7 @@ class Tune {
   Tune(const CommonOptions& common, const TuneOptions& options) : common_(common), options_(options) {}
 
   int run() {
-    auto measured = MeasuredShape::make(options_, options_.tokens);
+    auto measured = MeasuredShape::make(common_, options_, options_.tokens);
     if (!measured) return bad_input(measured.status());
     measured_ = std::move(*measured);
     // Before anything is measured: what cannot be read must not be overwritten.
@@ -119,8 +119,10 @@ class Tune {
     if (!best.empty()) entries_.push_back({first->key, best});
     if (!common_.json) {
       std::printf("%s: %s\n\n", scenario.name,
-                  best.empty() ? "nothing is better than the defaults by more than the noise"
-                               : name_of(best).c_str());
+                  !best.empty() ? name_of(best).c_str()
+                  : options_.repeat < kLeastPairs
+                      ? "too few pairs to call anything better than the defaults"
+                      : "nothing is better than the defaults by more than the noise");
     }
     return Status::ok();
   }
@@ -153,7 +155,7 @@ class Tune {
         table.add({scenario.name, cell.routing, std::to_string(cell.count), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
                    std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
-                   percent(std::expm1(pairs.noise())), better ? "yes" : "no"});
+                   or_dash(std::expm1(pairs.noise()), percent), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
                           {"routing", cell.routing},
                           {"tokens", cell.count},

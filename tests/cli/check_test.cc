@@ -67,6 +67,13 @@ TEST(Tool, ProfilesJudgeALayer) {
       EXPECT_TRUE(contains(outcome.error, "hidden = 1000: expected ")) << outcome.error;
       EXPECT_TRUE(contains(outcome.error, "(profile " + std::string(profile) + ")")) << outcome.error;
     }
+    // Before the layer is made, which would take all memory there is.
+    for (const std::string& command :
+         {std::string("plan"), std::string("bench"), std::string("cliffs"), "tune --output " + tuning}) {
+      const Outcome outcome = run(command + options + "16777216x8388608x6x6");
+      EXPECT_EQ(outcome.code, 2) << command;
+      EXPECT_TRUE(contains(outcome.error, "hidden = 16777216: expected ")) << command << outcome.error;
+    }
   }
   EXPECT_EQ(scenarios_of(run_json("bench --scenario all --profile ascend_950 --ranks 2 --repeat 1 --tokens 2 "
                                   "--shape 1024x256x4x2")["rows"]),

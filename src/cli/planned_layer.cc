@@ -1,0 +1,46 @@
+// Layers planned without weights or memory for rows: what they would be, or why they cannot be.
+#include "cli/planned_layer.h"
+
+#include <utility>
+
+namespace megamoe::cli {
+
+BufferConfig shape_config(const Shape& shape, const std::string& profile, int64_t tokens) {
+  BufferConfig config;
+  config.num_experts = shape.experts;
+  config.num_topk = shape.topk;
+  config.hidden = shape.hidden;
+  config.intermediate_hidden = shape.intermediate;
+  config.num_max_tokens_per_rank = tokens;
+  config.profile = profile;
+  return config;
+}
+
+Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, const moe::Scenario& scenario,
+                                const CommonOptions& common, const OneElementWeights& weights) {
+  BufferConfig own = config;
+  own.dispatch_quant_mode = scenario.dispatch_quant_mode;
+  own.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  BufferOptions options;
+  options.threads = common.threads;
+  options.isa = common.isa;
+  options.plan_only = true;
+  auto buffer = SymmBuffer::create(group, own, options);
+  if (!buffer) return buffer.status();
+  PlannedLayer planned;
+  planned.layer = weights.layer(scenario, own, group.size(), (*buffer)->experts_per_rank());
+  planned.layer.tuning = common.tuning;
+  auto op = MegaMoe::create(*buffer, planned.layer);
+  if (!op) return op.status();
+  planned.op = std::move(*op);
+  return planned;
+}
+
+Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common) {
+  // The first rank has experts, if any has; nothing is exchanged.
+  auto groups = Group::local(common.ranks);
+  if (!groups) return groups.status();
+  return plan_layer((*groups)[0], config, scenario, common, OneElementWeights()).status();
+}
+
+}  // namespace megamoe::cli
