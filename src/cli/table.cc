@@ -55,7 +55,7 @@ std::string percent(double share) {
   return format("%.0f %%", share * 100);
 }
 std::string or_dash(double value, std::string (*text)(double)) {
-  return std::isnan(value) ? "-" : text(value);
+  return std::isfinite(value) ? text(value) : "-";
 }
 
 std::string byte_text(double bytes) {

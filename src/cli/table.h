@@ -21,7 +21,7 @@ class Table {
 std::string fixed(double value, int decimals);
 std::string scientific(double value);
 std::string percent(double share);
-/// What a function above writes, "-" for NaN.
+/// What a function above writes, "-" for what is not finite.
 std::string or_dash(double value, std::string (*text)(double));
 /// "1.50 GiB"
 std::string byte_text(double bytes);

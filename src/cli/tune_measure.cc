@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 
 #include "cli/efficiency.h"
 
@@ -89,12 +90,16 @@ double Pairs::ratio() const {
 
 double Pairs::noise() const {
   // The error of a median of n values, their spread taken from the median distance as of a normal one.
-  constexpr double kSpreadOfDistance = 1.4826, kErrorOfMedian = 1.2533, kErrors = 3;
+  constexpr double kSpreadOfDistance = 1.4826, kErrorOfMedian = 1.2533;
   std::vector<double> logs = log_ratios(*this);
+  if (static_cast<int64_t>(logs.size()) < kLeastPairs) return std::numeric_limits<double>::infinity();
+  // Few values show their spread badly: the quantile of Student's t at three standard errors, as a series.
+  const double freedom = static_cast<double>(logs.size() - 1);
+  const double errors = 3 + 7.5 / freedom + 17.25 / (freedom * freedom);
   const double middle = median_of(logs);
   for (double& value : logs) value = std::abs(value - middle);
-  return kErrors * kErrorOfMedian * kSpreadOfDistance * median_of(logs) /
-         std::sqrt(std::max(1.0, static_cast<double>(logs.size())));
+  return errors * kErrorOfMedian * kSpreadOfDistance * median_of(logs) /
+         std::sqrt(static_cast<double>(logs.size()));
 }
 
 Gain gain_of(const Measured& measured, const Measured& control) {

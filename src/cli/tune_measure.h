@@ -13,6 +13,9 @@ namespace megamoe::cli {
 /// Block sizes beside the defaults. None: the defaults once more, which shows the noise.
 using Candidate = std::vector<std::pair<const moe::BlockSize*, int64_t>>;
 
+/// Fewer pairs say nothing about their noise.
+inline constexpr int64_t kLeastPairs = 5;
+
 /// Times of the calls of a candidate on one batch, each with the call of the defaults beside it, in seconds.
 struct Pairs {
   std::vector<double> candidate, fallback;
@@ -20,7 +23,9 @@ struct Pairs {
   double median() const;           ///< of the candidate
   double fallback_median() const;  ///< of the defaults
   double ratio() const;            ///< median of candidate / defaults, pair by pair
-  double noise() const;            ///< three standard errors of the logarithm of that median
+  /// What the logarithm of that median may be off by: three standard errors, more where there are few pairs,
+  /// and infinity with fewer than kLeastPairs.
+  double noise() const;
 };
 
 /// Times of pairs of calls on all ranks, in memory that processes share.
@@ -58,9 +63,6 @@ struct TuneRun {
   moe::TuningKey key;
   std::vector<Measured> measured;  ///< by candidate
 };
-
-/// Fewer pairs say nothing about their noise.
-inline constexpr int64_t kLeastPairs = 5;
 
 /// Runs the candidates on all batches of a job, up to `repeats` pairs each, in turn and in alternating order.
 /// Each batch may take its share of `seconds`, packing counted, but gets kLeastPairs of each candidate.

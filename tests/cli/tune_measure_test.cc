@@ -9,9 +9,9 @@ namespace megamoe::cli {
 namespace {
 
 // Pairs whose defaults take 1 ms and whose candidate takes `ratio` of it, give or take `spread`.
-Pairs pairs_of(double ratio, double spread) {
+Pairs pairs_of(double ratio, double spread, int count = 40) {
   Pairs pairs;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < count; ++i) {
     pairs.fallback.push_back(1e-3);
     pairs.candidate.push_back(1e-3 * ratio * (1 + spread * (i % 5 - 2) / 2));
   }
@@ -33,6 +33,18 @@ TEST(Gain, WinsAboveTheNoiseOnly) {
   EXPECT_FALSE(gain_of({pairs_of(0.99, 0.2)}, quiet).wins());                   // its own noise
   EXPECT_FALSE(gain_of({pairs_of(0.9, 0.02)}, {pairs_of(1, 0.5)}).wins());      // that of the defaults
   EXPECT_FALSE(gain_of({pairs_of(0.9, 0.02)}, {pairs_of(0.85, 0.02)}).wins());  // they drift as far
+}
+
+TEST(Gain, FewPairsProveLess) {
+  const Measured quiet = {pairs_of(1, 0.001)};
+  EXPECT_TRUE(gain_of({pairs_of(0.9, 0.001, 5)}, quiet).wins());
+  for (const int count : {1, 2, 4}) {  // however alike they are
+    EXPECT_FALSE(gain_of({pairs_of(0.5, 0, count)}, quiet).wins()) << count;
+    EXPECT_FALSE(gain_of({pairs_of(0.5, 0)}, {pairs_of(1, 0, count)}).wins()) << count;
+  }
+  // Five pairs that spread as many do know their median less well than the root of their number says.
+  const double ratio = pairs_of(1, 0.1, 5).noise() / pairs_of(1, 0.1, 500).noise();
+  EXPECT_GT(ratio, 1.9 * std::sqrt(500.0 / 5));
 }
 
 TEST(Gain, DoesNotPayForOneBatchWithAnother) {

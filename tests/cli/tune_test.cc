@@ -60,6 +60,18 @@ TEST(Tune, TakesFewerPairsWhenTheTimeIsOver) {
   }
 }
 
+TEST(Tune, NothingIsBetterInOnePair) {
+  test::Scratch scratch;
+  const std::string path = scratch.file("tuning.json");
+  const std::string command = "tune --shape 64x32x4x2 --tokens 1,3 --repeat 1 --threads 1 --output " + path;
+  for (const json& line : run_json(command)) {
+    EXPECT_EQ(line["better"], false) << line;
+    EXPECT_TRUE(line["noise"].is_null()) << line;
+  }
+  EXPECT_TRUE(read_json(path)["layers"].empty());
+  EXPECT_TRUE(contains(run(command).out, "A16W16: too few pairs to call anything better than the defaults"));
+}
+
 TEST(Tune, PlansAndRunsReadTheFile) {
   test::Scratch scratch;
   const std::string path = scratch.file("tuning.json");
