@@ -149,7 +149,7 @@ void register_kernels() {
         const int64_t bytes = memory ? kMemoryBytes : kCacheBytes;
         auto* bench = benchmark::RegisterBenchmark(
             name.c_str(), [=](benchmark::State& s) { run_tiles(s, *gemm, form, bytes); });
-        for (int rows : {1, 2, 4, 6, 7, 8, 10, 12, 13, 14, 16, 24, 26, 60}) {
+        for (int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 24, 26, 60}) {
           if (rows <= most) bench->Arg(rows);
         }
         bench->ArgName("rows")->UseRealTime();

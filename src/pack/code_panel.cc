@@ -52,6 +52,12 @@ int64_t nibble_byte(int64_t k, int column) {
   return (k / 8 * kColumns + column) * 4 + k % 4;
 }
 
+// What decoders of E4M3 need not know: a zero with a sign, and a NaN, of which its column has a scale.
+void tidy_e4m3(uint8_t& code, uint8_t& scale) {
+  if ((code & 0x7f) == 0x7f) scale = 0xff;
+  if (code == 0x80) code = 0;
+}
+
 void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, const Columns& columns,
              uint8_t* out) {
   const bool nibbles = dtype_bits(g.dtype) == 4;
@@ -65,7 +71,8 @@ void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, co
       if (!column.present()) continue;
       out[j] = mx_scale(weights.scale, expert, columns.stored[j], begin / kGroup);
       for (int64_t i = 0; i < count; ++i) {
-        const uint8_t code = column.code(begin + i);
+        uint8_t code = column.code(begin + i);
+        if (g.code == kernel::WeightCode::kE4M3) tidy_e4m3(code, out[j]);
         if (nibbles) {
           codes[nibble_byte(i, j)] |= static_cast<uint8_t>(code << nibble_shift(i));
         } else {

@@ -251,6 +251,39 @@ TEST(GroupPanels, DoubledE2M1OnEveryLevel) {
   }
 }
 
+// A NaN among codes of E4M3 makes its group of its column NaN, as it makes every sum, and zeros have no sign.
+TEST(GroupPanels, MxE4M3HasNanInScalesOnly) {
+  constexpr int64_t kColumns = 40, kDepth = 70, kPairs = 2;
+  std::vector<uint8_t> codes(kColumns * kDepth), scales(kColumns * kPairs * 2);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37);
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(100 + i % 50);
+  for (const DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    const bool e4m3 = dtype == DType::kFloat8E4M3;
+    LinearWeights w;
+    w.k_last = true;
+    w.weight = {TensorView(codes.data(), dtype, {1, kColumns, kDepth})};
+    w.scale = {TensorView(scales.data(), DType::kFloat8E8M0, {1, kColumns, kPairs, 2})};
+    auto made = PackedWeights::pack_linear2(w, 1);
+    ASSERT_TRUE(made) << made.status().message();
+    const auto source = pack::packed_source(*made);
+    int nan_groups = 0;
+    for (int64_t n = 0; n < kColumns; ++n) {
+      const auto* at = reinterpret_cast<const uint8_t*>(source->stored(0, n / 32)) + n % 32;
+      for (int64_t group = 0; group < 3; ++group, at += 33 * 32) {
+        bool nan = false;
+        for (int64_t k = group * 32; k < std::min(kDepth, group * 32 + 32); ++k) {
+          const uint8_t code = codes[static_cast<size_t>(n * kDepth + k)];
+          nan |= e4m3 && (code & 0x7f) == 0x7f;
+          ASSERT_EQ(at[32 * (1 + k % 32)], e4m3 && code == 0x80 ? 0 : code);
+        }
+        ASSERT_EQ(at[0], nan ? 255 : scales[static_cast<size_t>(n * kPairs * 2 + group)]);
+        nan_groups += nan;
+      }
+    }
+    EXPECT_EQ(nan_groups > 0, e4m3);
+  }
+}
+
 // Weights stay in their stored width: half a byte or a byte, and their scales.
 TEST(GroupPanels, PackedBytesAreThoseOfCodesAndScales) {
   const auto bytes_per_weight = [](const Weights& w) {

@@ -20,10 +20,16 @@ void multiply_by_strips(const kernel::Tile& tile, int panel) {
                                                            kernel::kRangeStep, panel);
 }
 
-/// Rows whose sums leave registers for tables and for the scales of byte codes, and for half of the tables.
-inline constexpr int kRowsBesideTables = 6, kRowsBesideHalfTables = 11;
-/// Rows whose sums leave registers for the scales of nibbles, and those for codes until their last pair.
-inline constexpr int kRowsBesideScales = 12, kRowsBesideLoaded = 13;
+/// Rows whose sums leave registers for tables, for the lower halves of byte tables at least, and for scales.
+struct RowsBeside {
+  int tables, half_tables, scales;
+};
+template <class Codes>
+inline constexpr RowsBeside kRowsBeside = Codes::kBits == 4     ? RowsBeside{6, 0, 12}
+                                          : Codes::kRaised == 0 ? RowsBeside{6, 11, 6}
+                                                                : RowsBeside{11, 13, 11};
+/// Rows whose sums leave registers for loaded nibbles until their last pair.
+inline constexpr int kRowsBesideLoaded = 13;
 /// Rows of two panels whose sums leave registers for the codes of both.
 inline constexpr int kRowsBesideCodes = 4;
 /// Rows of all panels whose sums leave registers for low scales, and for half of them.
@@ -36,16 +42,15 @@ template <class Level, class Codes, class Sums, int kPanels>
 void tile_coded(const kernel::Tile& t, std::byte* room) {
   constexpr int kRows = Sums::kRowCount;
   constexpr bool kBytewise = Codes::kBits == 8;
-  constexpr bool kTall = kRows > kRowsBesideTables;
-  constexpr bool kCachesScales = kBytewise ? kTall : kRows > kRowsBesideScales;
-  constexpr bool kKeepsCodes = kRows > kRowsBesideLoaded;
+  constexpr bool kTall = kRows > kRowsBeside<Codes>.tables;
+  constexpr bool kCachesScales = kRows > kRowsBeside<Codes>.scales;
+  constexpr bool kKeepsCodes = !kBytewise && kRows > kRowsBesideLoaded;
   std::byte* const kept = room + kPanels * kScaleRoom;
   constexpr bool kTogether = kPanels > 1 && !kBytewise && kRows <= kRowsBesideCodes;
-  using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBesideHalfTables)>;
+  using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBeside<Codes>.half_tables)>;
   constexpr int kPairs = CodeDecoder::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
   const int64_t stride = kernel::stored_panel_bytes(Codes::kCode, kernel::Family::kBf16, t.k);
-  const CodeDecoder decoder;
   const auto* codes = static_cast<const uint8_t*>(t.panel);
   const uint8_t* const end = codes + stride;
   const auto* a = static_cast<const int32_t*>(t.a);
@@ -57,6 +62,10 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) sums[p].start(t, 0);
   const auto multiply_group = [&]<class Values, bool kInOneGo>() __attribute__((always_inline)) {
+    const auto decoder = [&] {
+      if constexpr (kBytewise) return typename Values::CodeDecoder(codes);
+      return typename Values::CodeDecoder();
+    }();
     Values values[kPanels];
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) values[p].start(decoder, codes + p * stride, room + p * kScaleRoom);
@@ -99,9 +108,10 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
                  kFuller = kRows * kPanels > kRowsBesideHalfScales;
   using Scales = std::conditional_t<kCachesScales, CachedScales<Codes>, ExponentScales<Codes>>;
   using Low = std::conditional_t<kBytewise, LowScales<Codes, kFull>, LeastNibbles<kFull, kFuller>>;
-  using LowValues = std::conditional_t<kBytewise, ScaledValues<CodeDecoder, Low>, Low>;
-  // A nibble's value may lose its exponent to the scale, as long as its sign stays.
-  constexpr int kFirst = kBytewise ? 1 - Codes::kLowest : 1;
+  using SpecialDecoder = Decoder<Codes, kTall, kTall>;  // what special scales need takes registers as well
+  using LowValues = std::conditional_t<kBytewise, ScaledValues<SpecialDecoder, Low>, Low>;
+  // A raised value may lose its exponent to the scale, as long as its sign stays.
+  constexpr int kFirst = Codes::kRaised == 0 ? 1 - Codes::kLowest : -Codes::kLowest;
   while (codes != end) {
     __mmask32 special = 0;
 #pragma GCC unroll 2
@@ -113,7 +123,7 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
     } else if (all_up_to(codes, Low::kLast) && all_up_to(codes + (kPanels - 1) * stride, Low::kLast)) {
       multiply_group.template operator()<LowValues, false>();
     } else {
-      multiply_group.template operator()<ScaledValues<CodeDecoder, SaturatingScales<Codes>>, false>();
+      multiply_group.template operator()<ScaledValues<SpecialDecoder, SaturatingScales<Codes>>, false>();
     }
   }
 #pragma GCC unroll 2

@@ -9,8 +9,7 @@
 
 namespace megamoe::isa_avx512_bf16 {
 
-/// bfloat16 bits of every magnitude of a code format. Bit 0, which no value needs, marks what a scale is
-/// added to: neither zero nor infinity nor NaN.
+/// bfloat16 bits of every magnitude of a code format.
 template <int kMantissa, int kBias, int kCodes, bool kSpecialTop>
 consteval std::array<uint16_t, kCodes> code_magnitudes() {
   std::array<uint16_t, kCodes> table{};
@@ -25,7 +24,7 @@ consteval std::array<uint16_t, kCodes> code_magnitudes() {
       mantissa &= (1 << kMantissa) - 1;
     }
     table[static_cast<size_t>(code)] =
-        static_cast<uint16_t>((exponent - kBias + 127) << 7 | mantissa << (7 - kMantissa) | 1);
+        static_cast<uint16_t>((exponent - kBias + 127) << 7 | mantissa << (7 - kMantissa));
   }
   if constexpr (kSpecialTop && kMantissa == 3) table[kCodes - 1] = 0x7fc0;  // E4M3: one NaN, no infinity
   if constexpr (kSpecialTop && kMantissa == 2) {                            // E5M2: infinity, three NaN
@@ -35,31 +34,43 @@ consteval std::array<uint16_t, kCodes> code_magnitudes() {
   return table;
 }
 
-/// A format whose values reach from 2^kLowest to below 2^(kHighest + 1).
+/// A format whose values reach from 2^kLowest to below 2^(kHighest + 1). Tables hold them raised by
+/// 2^kRaised, so that every scale is a subtraction: one that stops at zero leaves zeros alone. Raised
+/// infinities and NaN would become numbers, and a raised -0 too: stored panels have none of E4M3 but under
+/// the scale NaN. With kRaised 0 bit 0, which no value needs, marks what a scale is added to: neither zero
+/// nor infinity nor NaN.
 struct E4M3Codes {
   static constexpr auto kCode = kernel::WeightCode::kE4M3;
-  static constexpr auto kMagnitudes = code_magnitudes<3, 7, 128, true>();
-  static constexpr int kBits = 8, kLowest = -9, kHighest = 8;
-};
-/// Without marks: for products that scale sums.
-struct PlainE4M3Codes {
+  static constexpr int kBits = 8, kLowest = -9, kHighest = 8, kRaised = 119;
   static constexpr auto kMagnitudes = [] {
-    auto table = E4M3Codes::kMagnitudes;
-    for (uint16_t& bits : table) bits &= 0xfffe;
+    auto table = code_magnitudes<3, 7, 128, false>();
+    for (uint16_t& bits : table) bits = bits == 0 ? 0 : static_cast<uint16_t>(bits + kRaised * 128);
     return table;
   }();
+};
+/// As they are: for products that scale sums.
+struct PlainE4M3Codes {
+  static constexpr auto kMagnitudes = code_magnitudes<3, 7, 128, true>();
   static constexpr int kBits = 8;
 };
 struct E5M2Codes {
   static constexpr auto kCode = kernel::WeightCode::kE5M2;
-  static constexpr auto kMagnitudes = code_magnitudes<2, 15, 128, true>();
-  static constexpr int kBits = 8, kLowest = -16, kHighest = 15;
+  static constexpr int kBits = 8, kLowest = -16, kHighest = 15, kRaised = 0;
+  static constexpr auto kMagnitudes = [] {
+    auto table = code_magnitudes<2, 15, 128, true>();
+    for (uint16_t& bits : table) bits |= bits != 0 && bits < 0x7f80 ? 1 : 0;
+    return table;
+  }();
 };
 struct E2M1Codes {
   static constexpr auto kCode = kernel::WeightCode::kE2M1;
   static constexpr auto kMagnitudes = code_magnitudes<1, 1, 8, false>();
-  static constexpr int kBits = 4, kLowest = -1, kHighest = 2;
+  static constexpr int kBits = 4, kLowest = -1, kHighest = 2, kRaised = 126;
 };
+
+/// What stands in a table beyond the bits of a value under the scale 2^-127.
+template <class Codes>
+inline constexpr int kExcess = Codes::kRaised == 0 ? 127 * 128 + 1 : (127 + Codes::kRaised) * 128;
 
 /// What the look-ups read, in registers while a panel is decoded.
 struct alignas(64) ByteTables {
@@ -93,7 +104,7 @@ inline constinit const int32_t kSignsOfBytes = static_cast<int32_t>(0x80808080u)
 template <class Codes, bool kTall = false, bool kFull = false>
 class Decoder;
 
-/// Codes of a byte: two look-ups in 128 entries for the two bytes of a value, marked as in code_magnitudes.
+/// Codes of a byte: two look-ups in 128 entries for the two bytes of a value.
 /// Tall tiles have no registers for the upper halves of the tables, full ones for none of them.
 template <class Codes, bool kTall, bool kFull>
 requires(Codes::kBits == 8) class Decoder<Codes, kTall, kFull> {
@@ -103,28 +114,24 @@ requires(Codes::kBits == 8) class Decoder<Codes, kTall, kFull> {
     __m512i low, high;
   };
 
-  // One address for all tables: g++ would keep each of theirs, in vector registers when others are short.
-  Decoder() {
-    if constexpr (kFull) asm("" : "+r"(tables_));
-  }
+  Decoder() = default;
+  /// For one group: between groups tables need no registers.
+  explicit Decoder(const uint8_t* group) : Decoder(tables_for(group)) {}
 
   [[gnu::always_inline]] Loaded load(const uint8_t* codes, int /*half*/) const {
     const __m512i code = _mm512_permutexvar_epi8(held(order_, tables_->order), _mm512_loadu_si512(codes));
     const __m512i low = look_up(low_, code, tables_->low);
     __m512i high = look_up(high_, code, tables_->high);
-    if constexpr (kFull) {
-      asm("vpternlogd $0xf8, %2%{1to16%}, %1, %0" : "+v"(high) : "v"(code), "m"(kSignsOfBytes));
-    } else {
-      high = _mm512_ternarylogic_epi32(high, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
-    }
+    asm("vpternlogd $0xf8, %2%{1to16%}, %1, %0" : "+v"(high) : "v"(code), "m"(kSignsOfBytes));
     return {low, high};
   }
   /// 16 columns of one pair, as dwords of bfloat16.
   [[gnu::always_inline]] __m512i pair(const Loaded& from, int /*pair*/, int half) const {
     return half == 0 ? _mm512_unpacklo_epi8(from.low, from.high) : _mm512_unpackhi_epi8(from.low, from.high);
   }
-  [[gnu::always_inline]] static __m512i value(__m512i marked) {
-    return _mm512_andnot_si512(_mm512_set1_epi16(1), marked);
+  [[gnu::always_inline]] static __m512i value(__m512i entry) {
+    if constexpr (Codes::kRaised == 0) return _mm512_andnot_si512(_mm512_set1_epi16(1), entry);
+    return _mm512_subs_epu16(entry, _mm512_set1_epi16(Codes::kRaised * 128));
   }
 
  private:
@@ -145,14 +152,18 @@ requires(Codes::kBits == 8) class Decoder<Codes, kTall, kFull> {
     asm("vpermi2b %2, %1, %0" : "+v"(code) : "v"(held(table.lower, memory[0])), "m"(memory[1]));
     return code;
   }
-  const ByteTables* tables_ = &kByteTables<Codes>;
-  Table low_{kByteTables<Codes>.low}, high_{kByteTables<Codes>.high};
-  __m512i order_ = _mm512_load_si512(kByteTables<Codes>.order);
-};
+  // One address for all tables: g++ would keep each of theirs, in vector registers when others are short.
+  [[gnu::always_inline]] static const ByteTables* tables_for(const uint8_t* group) {
+    const ByteTables* tables = &kByteTables<Codes>;
+    asm("" : "+r"(tables) : "r"(group));
+    return tables;
+  }
+  explicit Decoder(const ByteTables* tables) : tables_(tables) {}
 
-/// The largest scale under which a nibble's value is normal, as an exponent: values are raised by it in the
-/// table, so that every scale is a subtraction. One that stops at zero leaves zeros alone.
-inline constexpr int kRaised = 126;
+  const ByteTables* tables_ = &kByteTables<Codes>;
+  Table low_{tables_->low}, high_{tables_->high};
+  __m512i order_ = _mm512_load_si512(tables_->order);
+};
 
 /// Values of nibbles: each word looks its code up by its low five bits.
 struct alignas(64) NibbleTable {
@@ -174,7 +185,7 @@ struct alignas(64) NibbleTable {
 /// bfloat16 of E2M1, raised, without the sign of zero. Bit 4 is of another code: the table stands twice.
 constexpr uint16_t raised_e2m1(size_t index) {
   if (index % 8 == 0) return 0;
-  const int magnitude = (E2M1Codes::kMagnitudes[index % 8] & ~1) + kRaised * 128;
+  const int magnitude = E2M1Codes::kMagnitudes[index % 8] + E2M1Codes::kRaised * 128;
   return static_cast<uint16_t>(magnitude | static_cast<int>(index / 8 % 2) << 15);
 }
 
@@ -219,7 +230,7 @@ class Decoder<E2M1Codes, kTall, kFull> {
     return _mm512_permutexvar_epi16(entries, values_);
   }
   [[gnu::always_inline]] static __m512i value(__m512i raised) {
-    return _mm512_subs_epu16(raised, _mm512_set1_epi16(kRaised * 128));
+    return _mm512_subs_epu16(raised, _mm512_set1_epi16(E2M1Codes::kRaised * 128));
   }
 
  private:
@@ -259,16 +270,16 @@ struct ExponentScales {
         _mm256_permutevar8x32_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)), order);
     const __m512i words = _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 7);
     __m512i word;
-    if constexpr (Codes::kBits == 8) {  // (byte - 127) * 128, minus the mark
-      word = _mm512_sub_epi16(words, words_made_for(scales, 127 * 128 + 1));
-    } else {  // what is left of raising by kRaised
-      word = _mm512_sub_epi16(words_made_for(scales, (127 + kRaised) * 128), words);
+    if constexpr (Codes::kRaised == 0) {
+      word = _mm512_sub_epi16(words, words_made_for(scales, kExcess<Codes>));
+    } else {
+      word = _mm512_sub_epi16(words_made_for(scales, kExcess<Codes>), words);
     }
     change[0] = _mm512_unpacklo_epi16(word, word);
     change[1] = _mm512_unpackhi_epi16(word, word);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
-    if constexpr (Codes::kBits == 8) {
+    if constexpr (Codes::kRaised == 0) {
       const __mmask32 finite = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1));
       return _mm512_mask_add_epi16(entry, finite, entry, change[half]);
     } else {
@@ -292,7 +303,7 @@ struct CachedScales {
     _mm512_store_si512(room + 64, loaded.change[1]);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
-    if constexpr (Codes::kBits == 4) {
+    if constexpr (Codes::kRaised != 0) {
       asm("vpsubusw %1, %0, %0" : "+v"(entry) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
       return entry;
     }

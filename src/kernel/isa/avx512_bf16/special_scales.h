@@ -33,10 +33,11 @@ inline constinit const int32_t kMagnitudeBits = 0x7fff7fff, kSignBits = static_c
   return magnitude;
 }
 
-/// Scales of at most 1 for codes of a byte: subtracted from exponents, down to zero.
+/// Scales of codes of a byte that are subtracted from exponents, down to zero: of at most 1 where tables are
+/// not raised.
 template <class Codes, bool kTall>
 struct LowScales {
-  static constexpr int kLast = 127;
+  static constexpr int kLast = Codes::kRaised == 0 ? 127 : 254 - Codes::kHighest;
   std::byte* room;  ///< kScaleRoom bytes
 
   [[gnu::always_inline]] void load(const uint8_t* scales) {
@@ -44,13 +45,17 @@ struct LowScales {
       const __m512i byte =
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
       const __m512i word =
-          _mm512_sub_epi32(_mm512_set1_epi32(made_for(scales, 127 * 128 + 1)), _mm512_slli_epi32(byte, 7));
+          _mm512_sub_epi32(_mm512_set1_epi32(made_for(scales, kExcess<Codes>)), _mm512_slli_epi32(byte, 7));
       _mm512_store_si512(room + 64 * half, _mm512_or_si512(word, _mm512_slli_epi32(word, 16)));
     }
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    __m512i magnitude = magnitude_of(entry);
+    if constexpr (Codes::kRaised != 0) {
+      asm("vpsubusw %1, %0, %0" : "+v"(magnitude) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
+      return with_sign_of(entry, magnitude);
+    }
     const __mmask32 finite = _mm512_test_epi16_mask(entry, loaded<kTall>(&kMarks));
-    const __m512i magnitude = magnitude_of(entry);
     return with_sign_of(
         entry, _mm512_mask_subs_epu16(magnitude, finite, magnitude, loaded<kTall>(room + 64 * half)));
   }
@@ -66,6 +71,7 @@ inline constinit const NibbleTable kLeastNibbles =
 template <bool kFull, bool kFuller>
 class LeastNibbles {
  public:
+  using CodeDecoder = Decoder<E2M1Codes, true>;
   static constexpr int kLast = 254 - E2M1Codes::kHighest;
 
   template <class Decoder>
@@ -104,12 +110,11 @@ struct SaturatingScales {
   std::byte* room;  ///< kScaleRoom bytes
 
   [[gnu::always_inline]] void load(const uint8_t* scales) {
-    constexpr int kChange = Codes::kBits == 8 ? 127 * 128 + 1 : (127 + kRaised) * 128;
     for (int half = 0; half < 2; ++half) {
       const __m512i byte =
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales) + half));
       const __m512i word =
-          _mm512_sub_epi32(_mm512_slli_epi32(byte, 7), _mm512_set1_epi32(made_for(scales, kChange)));
+          _mm512_sub_epi32(_mm512_slli_epi32(byte, 7), _mm512_set1_epi32(made_for(scales, kExcess<Codes>)));
       _mm512_store_si512(room + 64 * half,
                          _mm512_mask_blend_epi16(0xaaaaaaaau, word, _mm512_slli_epi32(word, 16)));
       const __mmask16 nan = _mm512_cmpeq_epi32_mask(byte, _mm512_set1_epi32(made_for(scales, 255)));
@@ -119,7 +124,7 @@ struct SaturatingScales {
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     const auto memory = [](const void* at) -> const __m512i& { return *static_cast<const __m512i*>(at); };
     __mmask32 finite;
-    if constexpr (Codes::kBits == 8) {
+    if constexpr (Codes::kRaised == 0) {
       asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
     } else {
       finite = _mm512_test_epi16_mask(entry, entry);
@@ -136,6 +141,7 @@ struct SaturatingScales {
 template <class Decoder, class Scales>
 class ScaledValues {
  public:
+  using CodeDecoder = Decoder;
   [[gnu::always_inline]] void start(const Decoder& decoder, const uint8_t* group, std::byte* room) {
     decoder_ = &decoder;
     if constexpr (requires { scales_.room; }) scales_.room = room;
