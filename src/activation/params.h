@@ -6,19 +6,32 @@ namespace megamoe::activation {
 inline constexpr float kFloatMax = 3.40282347e+38f;
 
 enum class ActivationKind : int {
-#define MEGAMOE_ACTIVATION(kind, name, type, gated) kind,
+#define MEGAMOE_ACTIVATION(kind, name, type, gated, parameters) kind,
 #include "activation/table.inc"
 #undef MEGAMOE_ACTIVATION
+};
+
+/// Fields of ActivationParams that an activation reads.
+enum ActivationParameter : unsigned {
+  kTakesNothing = 0,
+  kTakesClamp = 1,
+  kTakesAlpha = 2,
+  kTakesBeta = 4,
+  kTakesLinearBeta = 8
 };
 
 struct ActivationInfo {
   ActivationKind kind;
   const char* name;
   bool gated;  ///< Linear1 columns are gate and up; otherwise each column is an output
+  unsigned parameters;
+
+  bool takes(ActivationParameter parameter) const { return (parameters & parameter) != 0; }
 };
 
 inline constexpr ActivationInfo kActivations[] = {
-#define MEGAMOE_ACTIVATION(kind, name, type, gated) {ActivationKind::kind, name, gated},
+#define MEGAMOE_ACTIVATION(kind, name, type, gated, parameters) \
+  {ActivationKind::kind, name, gated, parameters},
 #include "activation/table.inc"
 #undef MEGAMOE_ACTIVATION
 };

@@ -26,18 +26,19 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
       .isa = isa,
       .linear1 =
           {
-#define MEGAMOE_ACTIVATION(kind, name, type, gated) linear1<V, EpilogueKind::kBf16, activation::type, gated>,
+#define MEGAMOE_ACTIVATION(kind, name, type, gated, parameters) \
+  linear1<V, EpilogueKind::kBf16, activation::type, gated>,
               {
 #include "activation/table.inc"
               },
 #undef MEGAMOE_ACTIVATION
-#define MEGAMOE_ACTIVATION(kind, name, type, gated) \
+#define MEGAMOE_ACTIVATION(kind, name, type, gated, parameters) \
   linear1<V, EpilogueKind::kScaledInt32, activation::type, gated>,
               {
 #include "activation/table.inc"
               },
 #undef MEGAMOE_ACTIVATION
-#define MEGAMOE_ACTIVATION(kind, name, type, gated) \
+#define MEGAMOE_ACTIVATION(kind, name, type, gated, parameters) \
   linear1<V, EpilogueKind::kScaledFloat, activation::type, gated>,
               {
 #include "activation/table.inc"

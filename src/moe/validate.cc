@@ -23,30 +23,15 @@ std::string number(double value) {
   return text;
 }
 
-// Which parameters an activation takes, and its defaults. One row each.
-struct ActivationRow {
-  const char* name;
-  kernel::ActivationKind kind;
-  bool gated;
-  bool takes_clamp;
-  bool takes_alpha;
-  bool takes_beta;
-  bool takes_linear_beta;
-};
-constexpr ActivationRow kActivations[] = {
-    {"swiglu", kernel::ActivationKind::kSwiglu, true, true, false, false, false},
-    {"swiglustep", kernel::ActivationKind::kSwigluStep, true, true, false, false, false},
-    {"swigluoai", kernel::ActivationKind::kSwigluOai, true, true, true, true, false},
-    {"situglu", kernel::ActivationKind::kSituGlu, true, false, false, true, true},
-    {"gelu", kernel::ActivationKind::kGelu, false, false, false, false, false},
-};
+using activation::ActivationInfo;
+using activation::kActivations;
 
-Status check_parameter(const ActivationRow& row, const char* name, bool taken,
-                       const std::optional<double>& value) {
+Status check_parameter(const ActivationInfo& info, const char* name,
+                       activation::ActivationParameter parameter, const std::optional<double>& value) {
   if (!value) return Status::ok();
-  if (!taken) {
+  if (!info.takes(parameter)) {
     return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
-                                              ": expected none for activation " + row.name);
+                                              ": expected none for activation " + info.name);
   }
   if (!std::isfinite(static_cast<float>(*value))) {  // as the activation takes it
     return Status(Code::kInvalidArgument, std::string("activation_params.") + name + " = " + number(*value) +
@@ -148,44 +133,45 @@ Status check_code_rows(const Codec& codec, int64_t hidden, const char* name) {
                                             ": expected an even number with " + name + " float4_e2m1");
 }
 
-Result<ActivationPlan> plan_activation(const Activation& activation) {
-  const auto* row = std::find_if(std::begin(kActivations), std::end(kActivations),
-                                 [&](const ActivationRow& r) { return activation.name == r.name; });
-  if (row == std::end(kActivations)) {
+Result<ActivationPlan> plan_activation(const Activation& given) {
+  const auto* info = std::find_if(std::begin(kActivations), std::end(kActivations),
+                                  [&](const ActivationInfo& row) { return given.name == row.name; });
+  if (info == std::end(kActivations)) {
     std::string names;
-    for (const ActivationRow& r : kActivations) names += (names.empty() ? "" : ", ") + std::string(r.name);
+    for (const ActivationInfo& row : kActivations)
+      names += (names.empty() ? "" : ", ") + std::string(row.name);
     return Status(Code::kInvalidArgument,
-                  "activation = " + base::quoted(activation.name) + ": expected one of " + names);
+                  "activation = " + base::quoted(given.name) + ": expected one of " + names);
   }
-  if (activation.clamp && !(*activation.clamp >= 0)) {  // catches NaN too
+  if (given.clamp && !(*given.clamp >= 0)) {  // catches NaN too
     return Status(Code::kInvalidArgument,
-                  "activation_clamp = " + number(*activation.clamp) +
+                  "activation_clamp = " + number(*given.clamp) +
                       ": expected a number >= 0 (0 = not clamped), the first of activation_params");
   }
   // Callers pass the largest float for "no clamp", also to activations that have none.
-  const bool clamps = activation.clamp && *activation.clamp > 0 && *activation.clamp < 3.4028234e38;
-  if (clamps && !row->takes_clamp) {
-    return Status(Code::kInvalidArgument, "activation_clamp = " + number(*activation.clamp) +
+  const bool clamps = given.clamp && *given.clamp > 0 && *given.clamp < 3.4028234e38;
+  if (clamps && !info->takes(activation::kTakesClamp)) {
+    return Status(Code::kInvalidArgument, "activation_clamp = " + number(*given.clamp) +
                                               ": expected none, 0 or the largest float32 for activation " +
-                                              activation.name);
+                                              given.name);
   }
-  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "alpha", row->takes_alpha, activation.alpha));
-  MEGAMOE_RETURN_IF_ERROR(check_parameter(*row, "beta", row->takes_beta, activation.beta));
+  MEGAMOE_RETURN_IF_ERROR(check_parameter(*info, "alpha", activation::kTakesAlpha, given.alpha));
+  MEGAMOE_RETURN_IF_ERROR(check_parameter(*info, "beta", activation::kTakesBeta, given.beta));
   MEGAMOE_RETURN_IF_ERROR(
-      check_parameter(*row, "linear_beta", row->takes_linear_beta, activation.linear_beta));
+      check_parameter(*info, "linear_beta", activation::kTakesLinearBeta, given.linear_beta));
   ActivationPlan plan;
-  plan.kind = row->kind;
-  plan.gated = row->gated;
-  if (clamps) plan.params.clamp = static_cast<float>(*activation.clamp);
-  if (activation.alpha) plan.params.alpha = static_cast<float>(*activation.alpha);
-  if (activation.beta) plan.params.beta = static_cast<float>(*activation.beta);
-  if (activation.linear_beta) plan.params.linear_beta = static_cast<float>(*activation.linear_beta);
-  if (row->kind == kernel::ActivationKind::kSituGlu) {
+  plan.kind = info->kind;
+  plan.gated = info->gated;
+  if (clamps) plan.params.clamp = static_cast<float>(*given.clamp);
+  if (given.alpha) plan.params.alpha = static_cast<float>(*given.alpha);
+  if (given.beta) plan.params.beta = static_cast<float>(*given.beta);
+  if (given.linear_beta) plan.params.linear_beta = static_cast<float>(*given.linear_beta);
+  if (info->kind == kernel::ActivationKind::kSituGlu) {
     if (!(plan.params.beta > 0)) {
       return Status(Code::kInvalidArgument, "activation_params.beta = " + number(plan.params.beta) +
                                                 ": expected a number > 0 for activation situglu");
     }
-    if (activation.linear_beta && !(plan.params.linear_beta > 0)) {
+    if (given.linear_beta && !(plan.params.linear_beta > 0)) {
       return Status(Code::kInvalidArgument,
                     "activation_params.linear_beta = " + number(plan.params.linear_beta) +
                         ": expected a number > 0 for activation situglu");
@@ -206,6 +192,79 @@ Status check_global_bs(const CallArgs& args, int64_t ranks) {
                                             " (tokens of x times ep_world_size) on");
 }
 
+/// Codes of x and their scales.
+Status check_codes(const CallArgs& args, int64_t hidden) {
+  const int64_t tokens = args.x.shape[0];
+  if (args.x.shape[1] > 1 && args.x.strides[1] != 1) {
+    return Status(Code::kInvalidArgument, "x has a step of " + std::to_string(args.x.strides[1]) +
+                                              " between columns: expected codes without gaps");
+  }
+  if (dtype_bits(args.x.dtype) == 4 && tokens > 1 && args.x.strides[0] % 2 != 0) {
+    return Status(Code::kInvalidArgument,
+                  "x has a step of " + std::to_string(args.x.strides[0]) +
+                      " between rows: expected rows of whole bytes, two codes in each");
+  }
+  MEGAMOE_RETURN_IF_ERROR(expect_type("scales", args.scales, {DType::kFloat8E8M0}));
+  MEGAMOE_RETURN_IF_ERROR(
+      expect_shape("scales", args.scales, {tokens, base::ceil_div(hidden, kernel::kMxGroup)}));
+  return expect_data("scales", args.scales);
+}
+
+Status check_tokens(const CallArgs& args, const BufferConfig& config, Profile profile) {
+  const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
+  MEGAMOE_RETURN_IF_ERROR(codes ? expect_type("x", args.x, {config.dispatch_quant_out_dtype})
+                          : allows(profile, Parameter::kXType, DType::kFloat16)
+                              ? expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16})
+                              : expect_type("x", args.x, {DType::kBFloat16}));
+  if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
+    return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
+                                              std::to_string(config.hidden) + ")");
+  }
+  if (args.x.shape[0] > config.num_max_tokens_per_rank) {
+    return Status(Code::kCapacity, "x has " + std::to_string(args.x.shape[0]) +
+                                       " tokens: expected at most num_max_tokens_per_rank = " +
+                                       std::to_string(config.num_max_tokens_per_rank));
+  }
+  MEGAMOE_RETURN_IF_ERROR(expect_data("x", args.x));
+  if (codes) return check_codes(args, config.hidden);
+  if (!args.scales.present()) return Status::ok();
+  return Status(Code::kInvalidArgument,
+                std::string("scales is given: expected none for x of type ") + dtype_name(args.x.dtype));
+}
+
+Status check_routing(const CallArgs& args, int64_t topk) {
+  const int64_t tokens = args.x.shape[0];
+  MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, topk}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_ids", args.topk_ids));
+  MEGAMOE_RETURN_IF_ERROR(
+      expect_type("topk_weights", args.topk_weights, {DType::kFloat32, DType::kBFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_weights", args.topk_weights, {tokens, topk}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_weights", args.topk_weights));
+  if (!args.x_active_mask.present()) return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(expect_type("x_active_mask", args.x_active_mask, {DType::kInt8, DType::kUInt8}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("x_active_mask", args.x_active_mask, {tokens}));
+  return expect_data("x_active_mask", args.x_active_mask);
+}
+
+Status check_results(const CallArgs& args, int64_t hidden, int64_t experts_of_rank) {
+  MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16, DType::kFloat16}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {args.x.shape[0], hidden}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("y", view(args.y)));
+  MEGAMOE_RETURN_IF_ERROR(expect_apart("y", view(args.y)));
+  // A row of x is read before the row of y in its place is written.
+  const bool in_place = args.x.data == args.y.data && args.x.strides[0] == args.y.strides[0] &&
+                        dtype_bits(args.x.dtype) == dtype_bits(args.y.dtype);
+  if (!in_place && rows_overlap(args.x, view(args.y))) {
+    return Status(Code::kInvalidArgument, "y overlaps x: expected memory of its own, or that of x itself");
+  }
+  if (!args.expert_token_nums.present()) return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(expect_type("expert_token_nums", args.expert_token_nums, {DType::kInt32}));
+  MEGAMOE_RETURN_IF_ERROR(expect_shape("expert_token_nums", args.expert_token_nums, {experts_of_rank}));
+  MEGAMOE_RETURN_IF_ERROR(expect_data("expert_token_nums", view(args.expert_token_nums)));
+  return expect_apart("expert_token_nums", view(args.expert_token_nums));
+}
+
 }  // namespace
 
 Status check_attributes(const CallArgs& args, int64_t ranks, int64_t buffer_bytes) {
@@ -219,69 +278,9 @@ Status check_attributes(const CallArgs& args, int64_t ranks, int64_t buffer_byte
 Status check_call(const CallArgs& args, const BufferConfig& config, int64_t experts_of_rank) {
   const Profile profile = *find_profile(config.profile);
   MEGAMOE_RETURN_IF_ERROR(check_limits(profile, LimitStage::kCall, quantities_of(args)));
-  const bool codes = passes_codes_through(config.dispatch_quant_mode, config.dispatch_quant_out_dtype);
-  MEGAMOE_RETURN_IF_ERROR(codes ? expect_type("x", args.x, {config.dispatch_quant_out_dtype})
-                          : allows(profile, Parameter::kXType, DType::kFloat16)
-                              ? expect_type("x", args.x, {DType::kBFloat16, DType::kFloat16})
-                              : expect_type("x", args.x, {DType::kBFloat16}));
-  if (args.x.dims != 2 || args.x.shape[0] < 0 || args.x.shape[1] != config.hidden) {
-    return Status(Code::kInvalidArgument, "x has shape " + args.x.shape_text() + ": expected (T, " +
-                                              std::to_string(config.hidden) + ")");
-  }
-  const int64_t tokens = args.x.shape[0];
-  if (tokens > config.num_max_tokens_per_rank) {
-    return Status(Code::kCapacity, "x has " + std::to_string(tokens) +
-                                       " tokens: expected at most num_max_tokens_per_rank = " +
-                                       std::to_string(config.num_max_tokens_per_rank));
-  }
-  MEGAMOE_RETURN_IF_ERROR(expect_data("x", args.x));
-  if (codes) {
-    if (args.x.shape[1] > 1 && args.x.strides[1] != 1) {
-      return Status(Code::kInvalidArgument, "x has a step of " + std::to_string(args.x.strides[1]) +
-                                                " between columns: expected codes without gaps");
-    }
-    if (dtype_bits(args.x.dtype) == 4 && tokens > 1 && args.x.strides[0] % 2 != 0) {
-      return Status(Code::kInvalidArgument,
-                    "x has a step of " + std::to_string(args.x.strides[0]) +
-                        " between rows: expected rows of whole bytes, two codes in each");
-    }
-    MEGAMOE_RETURN_IF_ERROR(expect_type("scales", args.scales, {DType::kFloat8E8M0}));
-    MEGAMOE_RETURN_IF_ERROR(
-        expect_shape("scales", args.scales, {tokens, base::ceil_div(config.hidden, kernel::kMxGroup)}));
-    MEGAMOE_RETURN_IF_ERROR(expect_data("scales", args.scales));
-  } else if (args.scales.present()) {
-    return Status(Code::kInvalidArgument,
-                  std::string("scales is given: expected none for x of type ") + dtype_name(args.x.dtype));
-  }
-  MEGAMOE_RETURN_IF_ERROR(expect_type("topk_ids", args.topk_ids, {DType::kInt32, DType::kInt64}));
-  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_ids", args.topk_ids, {tokens, config.num_topk}));
-  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_ids", args.topk_ids));
-  MEGAMOE_RETURN_IF_ERROR(
-      expect_type("topk_weights", args.topk_weights, {DType::kFloat32, DType::kBFloat16}));
-  MEGAMOE_RETURN_IF_ERROR(expect_shape("topk_weights", args.topk_weights, {tokens, config.num_topk}));
-  MEGAMOE_RETURN_IF_ERROR(expect_data("topk_weights", args.topk_weights));
-  if (args.x_active_mask.present()) {
-    MEGAMOE_RETURN_IF_ERROR(expect_type("x_active_mask", args.x_active_mask, {DType::kInt8, DType::kUInt8}));
-    MEGAMOE_RETURN_IF_ERROR(expect_shape("x_active_mask", args.x_active_mask, {tokens}));
-    MEGAMOE_RETURN_IF_ERROR(expect_data("x_active_mask", args.x_active_mask));
-  }
-  MEGAMOE_RETURN_IF_ERROR(expect_type("y", args.y, {DType::kBFloat16, DType::kFloat16}));
-  MEGAMOE_RETURN_IF_ERROR(expect_shape("y", args.y, {tokens, config.hidden}));
-  MEGAMOE_RETURN_IF_ERROR(expect_data("y", view(args.y)));
-  MEGAMOE_RETURN_IF_ERROR(expect_apart("y", view(args.y)));
-  // A row of x is read before the row of y in its place is written.
-  const bool in_place = args.x.data == args.y.data && args.x.strides[0] == args.y.strides[0] &&
-                        dtype_bits(args.x.dtype) == dtype_bits(args.y.dtype);
-  if (!in_place && rows_overlap(args.x, view(args.y))) {
-    return Status(Code::kInvalidArgument, "y overlaps x: expected memory of its own, or that of x itself");
-  }
-  if (args.expert_token_nums.present()) {
-    MEGAMOE_RETURN_IF_ERROR(expect_type("expert_token_nums", args.expert_token_nums, {DType::kInt32}));
-    MEGAMOE_RETURN_IF_ERROR(expect_shape("expert_token_nums", args.expert_token_nums, {experts_of_rank}));
-    MEGAMOE_RETURN_IF_ERROR(expect_data("expert_token_nums", view(args.expert_token_nums)));
-    MEGAMOE_RETURN_IF_ERROR(expect_apart("expert_token_nums", view(args.expert_token_nums)));
-  }
-  return Status::ok();
+  MEGAMOE_RETURN_IF_ERROR(check_tokens(args, config, profile));
+  MEGAMOE_RETURN_IF_ERROR(check_routing(args, config.num_topk));
+  return check_results(args, config.hidden, experts_of_rank);
 }
 
 }  // namespace megamoe::moe

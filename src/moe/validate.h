@@ -32,7 +32,7 @@ struct ActivationPlan {
   kernel::ActivationParams params;
   bool gated = true;
 };
-Result<ActivationPlan> plan_activation(const Activation& activation);
+Result<ActivationPlan> plan_activation(const Activation& given);
 
 /// What a call over `ranks` states of itself, on a buffer of `buffer_bytes` per rank.
 Status check_attributes(const CallArgs& args, int64_t ranks, int64_t buffer_bytes);
