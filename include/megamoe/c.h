@@ -1,7 +1,7 @@
 /* The C interface: opaque handles, versioned structs, error codes; no exception crosses it.
  *
- * Every function that can fail returns a code of megamoe::Code (status.h), 0 for success;
- * megamoe_last_error() then gives the message. Structs carry their size, so that a library may know more
+ * Every function that can fail returns one of the codes below, 0 for success; megamoe_last_error() then gives
+ * the message. Structs carry their size, so that a library may know more
  * fields than its caller: fill one with its megamoe_init_... function, then set fields. Handles are released
  * once; a released handle must not be used. Tensors stay the caller's memory. */
 #pragma once
@@ -21,10 +21,24 @@ MEGAMOE_API int32_t megamoe_c_version(void);
 /* "0.1.0" */
 MEGAMOE_API const char* megamoe_version(void);
 
+/* Codes of functions, the same as megamoe::Code: docs/errors.md says what each means. */
+#define MEGAMOE_OK 0
+#define MEGAMOE_INVALID_ARGUMENT 1
+#define MEGAMOE_INVALID_TYPE 2
+#define MEGAMOE_UNSUPPORTED 3
+#define MEGAMOE_CAPACITY 4
+#define MEGAMOE_SETTINGS_DIFFER 5
+#define MEGAMOE_PEER_FAILED 6
+#define MEGAMOE_TIMED_OUT 7
+#define MEGAMOE_OUT_OF_MEMORY 8
+#define MEGAMOE_SYSTEM 9
+#define MEGAMOE_CLOSED 10
+#define MEGAMOE_DATA_LOSS 11
+
 /* Message of the last failure on this thread, "" before the first. Valid until the next failure on this
  * thread. */
 MEGAMOE_API const char* megamoe_last_error(void);
-/* "invalid argument" */
+/* Name of a code as it stands in messages: "invalid argument". */
 MEGAMOE_API const char* megamoe_code_name(int32_t code);
 
 #define MEGAMOE_MAX_DIMS 5

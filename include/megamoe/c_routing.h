@@ -1,5 +1,5 @@
 /* The routing operators, quantisation rules, casts and layouts for C. The rules of c.h hold: every function
- * returns a code of megamoe::Code, megamoe_last_error() has its message, structs carry their size. What the
+ * returns a code, megamoe_last_error() has its message, structs carry their size. What the
  * operators compute and what their arguments mean is in megamoe/routing.h, megamoe/quantise.h and docs/. */
 #pragma once
 

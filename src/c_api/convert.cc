@@ -8,6 +8,21 @@ namespace megamoe::c_api {
 namespace {
 
 static_assert(MEGAMOE_MAX_DIMS == kMaxDims);
+constexpr bool is(int code, Code expected) {
+  return code == static_cast<int>(expected);
+}
+static_assert(is(MEGAMOE_OK, Code::kOk));
+static_assert(is(MEGAMOE_INVALID_ARGUMENT, Code::kInvalidArgument));
+static_assert(is(MEGAMOE_INVALID_TYPE, Code::kInvalidType));
+static_assert(is(MEGAMOE_UNSUPPORTED, Code::kUnsupported));
+static_assert(is(MEGAMOE_CAPACITY, Code::kCapacity));
+static_assert(is(MEGAMOE_SETTINGS_DIFFER, Code::kSettingsDiffer));
+static_assert(is(MEGAMOE_PEER_FAILED, Code::kPeerFailed));
+static_assert(is(MEGAMOE_TIMED_OUT, Code::kTimedOut));
+static_assert(is(MEGAMOE_OUT_OF_MEMORY, Code::kOutOfMemory));
+static_assert(is(MEGAMOE_SYSTEM, Code::kSystem));
+static_assert(is(MEGAMOE_CLOSED, Code::kClosed));
+static_assert(is(MEGAMOE_DATA_LOSS, Code::kDataLoss));
 static_assert(MEGAMOE_LAYOUT_ND == static_cast<int>(Layout::kNd));
 static_assert(MEGAMOE_LAYOUT_FRACTAL_NZ == static_cast<int>(Layout::kFractalNz));
 static_assert(MEGAMOE_LAYOUT_FRACTAL_NZ_C0_32 == static_cast<int>(Layout::kFractalNzC0_32));

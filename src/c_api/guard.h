@@ -14,14 +14,15 @@ namespace megamoe::c_api {
 int32_t report(const Status& status) noexcept;
 
 /// Runs body() -> Status; whatever it throws becomes a code.
+/// The texts are short enough to need no memory.
 template <class Body>
 int32_t guarded(Body&& body) noexcept {
   try {
     return report(body());
   } catch (const std::bad_alloc&) {
-    return report(Status(Code::kOutOfMemory, {}));
+    return report(Status(Code::kOutOfMemory, "out of memory"));
   } catch (...) {
-    return report(Status(Code::kSystem, {}));
+    return report(Status(Code::kSystem, "internal error"));
   }
 }
 

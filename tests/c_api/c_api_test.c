@@ -14,13 +14,11 @@ static void check(int good, int line, const char* what) {
 }
 #define CHECK(condition) check((condition), __LINE__, #condition)
 
-enum { kInvalidArgument = 1, kInvalidType = 2, kUnsupported = 3, kClosed = 10 };
-
 static int error_is(int32_t code, int32_t expected, const char* message) {
   return code == expected && strcmp(megamoe_last_error(), message) == 0;
 }
 static int invalid(int32_t code, const char* message) {
-  return error_is(code, kInvalidArgument, message);
+  return error_is(code, MEGAMOE_INVALID_ARGUMENT, message);
 }
 
 /* One token of width 1, one expert: y = silu(2 * 1) * (2 * 3) * 0.5, with bfloat16 between the steps. */
@@ -99,7 +97,7 @@ static void check_refused_calls(megamoe_buffer* buffer, megamoe_op* op, megamoe_
                                 const megamoe_tensor* x_active_mask) {
   const uint16_t before = y[0];
   ids[0] = 7;
-  CHECK(megamoe_op_run(op, call) == kInvalidArgument);
+  CHECK(megamoe_op_run(op, call) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(strstr(megamoe_last_error(), "topk_ids[0][0] = 7") != NULL);
   CHECK(y[0] == before);
   /* But not where the token takes no part. */
@@ -111,13 +109,14 @@ static void check_refused_calls(megamoe_buffer* buffer, megamoe_op* op, megamoe_
   CHECK(megamoe_op_run(op, call) == 0);
   CHECK(invalid(megamoe_op_run(op, NULL), "call = null: expected a struct"));
   CHECK(megamoe_op_run(op, call) == 0);
-  CHECK(megamoe_buffer_refuse_call(buffer, kInvalidArgument, "not today") == kInvalidArgument);
+  CHECK(megamoe_buffer_refuse_call(buffer, MEGAMOE_INVALID_ARGUMENT, "not today") ==
+        MEGAMOE_INVALID_ARGUMENT);
   CHECK(strstr(megamoe_last_error(), "not today") != NULL);
   CHECK(
       invalid(megamoe_buffer_refuse_call(buffer, 99, NULL), "code = 99: expected that of an error, 1 to 11"));
   CHECK(
       invalid(megamoe_buffer_refuse_call(buffer, 0, "well"), "code = 0: expected that of an error, 1 to 11"));
-  CHECK(invalid(megamoe_buffer_refuse_call(buffer, kInvalidType, NULL),
+  CHECK(invalid(megamoe_buffer_refuse_call(buffer, MEGAMOE_INVALID_TYPE, NULL),
                 "message = null: expected the text of the error"));
   CHECK(megamoe_op_run(op, call) == 0);
 }
@@ -180,7 +179,7 @@ static void test_layer(int packed) {
 
   check_refused_calls(buffer, op, &call, &tmask);
   CHECK(megamoe_buffer_destroy(buffer) == 0);
-  CHECK(megamoe_op_run(op, &call) == kClosed);
+  CHECK(megamoe_op_run(op, &call) == MEGAMOE_CLOSED);
   megamoe_op_release(op);
   megamoe_buffer_release(buffer);
 }
@@ -327,9 +326,9 @@ static void test_versions(void) {
   newer.later = 0;
   CHECK(megamoe_ccl_buffer_size(1, &newer.known, &same) == 0 && same == bytes);
   newer.later = 1;
-  CHECK(megamoe_ccl_buffer_size(1, &newer.known, &same) == kUnsupported);
+  CHECK(megamoe_ccl_buffer_size(1, &newer.known, &same) == MEGAMOE_UNSUPPORTED);
   config.struct_size = 0;
-  CHECK(megamoe_ccl_buffer_size(1, &config, &same) == kInvalidArgument);
+  CHECK(megamoe_ccl_buffer_size(1, &config, &same) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(strstr(megamoe_last_error(), "config.struct_size = 0: expected ") != NULL);
 }
 
@@ -342,18 +341,18 @@ static void test_profile(void) {
   CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == 0);
   CHECK(megamoe_group_self(&group) == 0);
   config.ccl_buffer_size = bytes - 1;
-  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == kInvalidArgument);
+  CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(strstr(megamoe_last_error(), "ccl_buffer_size = ") != NULL);
   config.ccl_buffer_size = bytes;
   CHECK(megamoe_buffer_create(group, &config, NULL, &buffer) == 0);
   megamoe_buffer_release(buffer);
   megamoe_group_release(group);
   config.profile = "ascend_950";
-  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == kInvalidArgument);
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(strstr(megamoe_last_error(),
                "ep_world_size = 1: expected a value in [2, 1024] (profile ascend_950)") != NULL);
   config.profile = "gpu";
-  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == kInvalidArgument);
+  CHECK(megamoe_ccl_buffer_size(1, &config, &bytes) == MEGAMOE_INVALID_ARGUMENT);
 }
 
 static void test_errors(void) {
@@ -373,7 +372,7 @@ static void test_errors(void) {
   CHECK(invalid(megamoe_pack_linear1(&weights1, 1, 1, &packed),
                 "weight1.dtype = -1: expected a number from megamoe_dtype"));
   tensors[0].dtype = megamoe_dtype("float32");
-  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), kInvalidType,
+  CHECK(error_is(megamoe_pack_linear1(&weights1, 1, 1, &packed), MEGAMOE_INVALID_TYPE,
                  "weight1 has type float32: expected bfloat16, int8, int4, float8_e4m3fn, float8_e5m2, "
                  "float4_e2m1 or int32 (eight int4)"));
   tensors[0].dtype = megamoe_dtype("bfloat16");
@@ -388,7 +387,7 @@ static void test_errors(void) {
   megamoe_group_release(groups[0]);
   megamoe_group_release(groups[1]);
   CHECK(megamoe_group_local(0, groups) != 0);
-  CHECK(strcmp(megamoe_code_name(kInvalidType), "invalid type") == 0);
+  CHECK(strcmp(megamoe_code_name(MEGAMOE_INVALID_TYPE), "invalid type") == 0);
 }
 
 int main(void) {

@@ -20,8 +20,6 @@ static int says(const char* message) {
   return 0;
 }
 
-enum { kInvalidArgument = 1, kInvalidType = 2, kUnsupported = 3 };
-
 static megamoe_tensor tensor(void* data, const char* dtype, int32_t dims, int64_t a, int64_t b) {
   int64_t shape[2];
   shape[0] = a;
@@ -84,27 +82,30 @@ static void test_init_routing(void) {
   /* Errors name the argument, and nothing is written. */
   ids[0] = 2;
   counts[0] = -7;
-  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) ==
+        MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("expert_idx[0][0] = 2"));
   CHECK(counts[0] == -7);
   ids[0] = 1;
   outputs[0].dtype = megamoe_dtype("int32");
-  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) == kInvalidType);
+  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) ==
+        MEGAMOE_INVALID_TYPE);
   CHECK(says("expanded_x"));
   outputs[0].dtype = 99;
-  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3(&args, outputs, MEGAMOE_INIT_ROUTING_OUTPUTS, NULL) ==
+        MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("expanded_x.dtype = 99: expected a number from megamoe_dtype"));
-  CHECK(megamoe_moe_init_routing_v3(&args, outputs, 3, NULL) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3(&args, outputs, 3, NULL) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("count = 3: expected 4 outputs"));
-  CHECK(megamoe_moe_init_routing_v3_outputs(&args, NULL, 4) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3_outputs(&args, NULL, 4) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("outputs = null"));
-  CHECK(megamoe_moe_init_routing_v3_outputs(NULL, outputs, 4) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3_outputs(NULL, outputs, 4) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("args = null: expected a struct"));
   args.quant_mode = 10;
-  CHECK(megamoe_moe_init_routing_v3_outputs(&args, outputs, 4) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3_outputs(&args, outputs, 4) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("quant_mode = 10"));
   options.isa = "abacus";
-  CHECK(megamoe_moe_init_routing_v3(&args, outputs, 4, &options) == kInvalidArgument);
+  CHECK(megamoe_moe_init_routing_v3(&args, outputs, 4, &options) == MEGAMOE_INVALID_ARGUMENT);
   CHECK(says("abacus"));
 }
 
@@ -124,7 +125,7 @@ static void test_versions(void) {
   newer.known.expert_num = 2;
   CHECK(megamoe_moe_init_routing_v3_outputs(&newer.known, outputs, 4) == 0);
   newer.later = 1;
-  CHECK(megamoe_moe_init_routing_v3_outputs(&newer.known, outputs, 4) == kUnsupported);
+  CHECK(megamoe_moe_init_routing_v3_outputs(&newer.known, outputs, 4) == MEGAMOE_UNSUPPORTED);
   newer.known.struct_size = offsetof(megamoe_init_routing_args, mx_scale);
   newer.known.mx_scale = "past what this caller says it has";
   CHECK(megamoe_moe_init_routing_v3_outputs(&newer.known, outputs, 4) == 0);
@@ -157,7 +158,8 @@ static void test_permute(void) {
   permute.num_out_tokens = -1;
   CHECK(megamoe_moe_token_permute_outputs(&permute, rows, 3) == 0 && rows[0].shape[0] == 3);
   permute.padded_mode = 1;
-  CHECK(megamoe_moe_token_permute_outputs(&permute, rows, 3) == kInvalidArgument && says("padded_mode"));
+  CHECK(megamoe_moe_token_permute_outputs(&permute, rows, 3) == MEGAMOE_INVALID_ARGUMENT &&
+        says("padded_mode"));
 
   {
     const megamoe_tensor trows = tensor(permuted, "float32", 2, 4, 2),
@@ -183,7 +185,7 @@ static void test_permute(void) {
     CHECK(row_grad[0] == 2 && row_grad[1] == 4 && row_grad[4] == 0.5f && row_grad[6] == 0);
     CHECK(probs_grad[0] == -3 && probs_grad[3] == 250);
     unpermute_grad.probs = NULL;
-    CHECK(megamoe_moe_token_unpermute_grad_outputs(&unpermute_grad, grads, 2) == kInvalidArgument);
+    CHECK(megamoe_moe_token_unpermute_grad_outputs(&unpermute_grad, grads, 2) == MEGAMOE_INVALID_ARGUMENT);
 
     megamoe_init_token_permute_grad_args(&permute_grad, sizeof permute_grad);
     CHECK(permute_grad.num_topk == 1);
@@ -224,10 +226,11 @@ static void test_gating(void) {
   outputs[1].data = chosen;
   CHECK(megamoe_moe_gating_top_k(&args, outputs, 2, NULL) == 0 && chosen[0] == 1);
   args.group_score = "mean";
-  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == kInvalidArgument &&
+  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == MEGAMOE_INVALID_ARGUMENT &&
         says("group_score = mean"));
   args.scoring = "relu";
-  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == kInvalidArgument && says("scoring = relu"));
+  CHECK(megamoe_moe_gating_top_k_outputs(&args, outputs, 2) == MEGAMOE_INVALID_ARGUMENT &&
+        says("scoring = relu"));
 }
 
 static void test_quantise(void) {
@@ -247,7 +250,7 @@ static void test_quantise(void) {
     CHECK(rule.group == 32 && !rule.takes_smooth && !rule.takes_scale && !rule.takes_offset);
   }
   CHECK(found);
-  CHECK(megamoe_quant_rule_info(-1, &rule) == kInvalidArgument && says("index = -1: expected 0 to"));
+  CHECK(megamoe_quant_rule_info(-1, &rule) == MEGAMOE_INVALID_ARGUMENT && says("index = -1: expected 0 to"));
 
   CHECK(megamoe_quantise("int8_per_token", &tx, &tcodes, &tscale, NULL) == 0);
   CHECK(codes[0] == 127 && codes[1] == -2 && scale[0] == 1);
@@ -255,16 +258,17 @@ static void test_quantise(void) {
   CHECK(back[0] == 127 && back[1] == -2);
 
   megamoe_init_quant_args(&args, sizeof args);
-  CHECK(megamoe_quantise("int8_static", &tx, &tcodes, NULL, &args) == kInvalidArgument && says("scale"));
+  CHECK(megamoe_quantise("int8_static", &tx, &tcodes, NULL, &args) == MEGAMOE_INVALID_ARGUMENT &&
+        says("scale"));
   args.has = MEGAMOE_HAS_SCALE | MEGAMOE_HAS_OFFSET;
   args.scale = 2;
   args.offset = 1;
   args.isa = "generic";
   CHECK(megamoe_quantise("int8_static", &tx, &tcodes, NULL, &args) == 0);
   CHECK(codes[0] == 127 && codes[1] == -2);
-  CHECK(megamoe_quantise("int9", &tx, &tcodes, NULL, NULL) == kInvalidArgument && says("int9"));
-  CHECK(megamoe_quantise(NULL, &tx, &tcodes, NULL, NULL) == kInvalidArgument && says("rule = null"));
-  CHECK(megamoe_quantise("int8_per_token", NULL, &tcodes, NULL, NULL) == kInvalidArgument &&
+  CHECK(megamoe_quantise("int9", &tx, &tcodes, NULL, NULL) == MEGAMOE_INVALID_ARGUMENT && says("int9"));
+  CHECK(megamoe_quantise(NULL, &tx, &tcodes, NULL, NULL) == MEGAMOE_INVALID_ARGUMENT && says("rule = null"));
+  CHECK(megamoe_quantise("int8_per_token", NULL, &tcodes, NULL, NULL) == MEGAMOE_INVALID_ARGUMENT &&
         says("x = null"));
 }
 
@@ -280,11 +284,11 @@ static void test_formats(void) {
   megamoe_tensor nibbles, back;
   CHECK(megamoe_cast(&tx, &ty, 1) == 0 && codes[0] == 0x7e && codes[1] == 0x30);
   CHECK(megamoe_cast(&tx, &ty, 0) == 0 && codes[0] == 0x7f);
-  CHECK(megamoe_cast(&tx, NULL, 0) == kInvalidArgument && says("y = null"));
+  CHECK(megamoe_cast(&tx, NULL, 0) == MEGAMOE_INVALID_ARGUMENT && says("y = null"));
 
   CHECK(megamoe_fractal_storage_shape(from.dtype, MEGAMOE_LAYOUT_FRACTAL_NZ, 1, 3, shape) == 0);
   CHECK(shape[0] == 1 && shape[1] == 1 && shape[2] == 16 && shape[3] == 16);
-  CHECK(megamoe_fractal_storage_shape(from.dtype, 7, 1, 3, shape) == kInvalidArgument);
+  CHECK(megamoe_fractal_storage_shape(from.dtype, 7, 1, 3, shape) == MEGAMOE_INVALID_ARGUMENT);
   to.layout = MEGAMOE_LAYOUT_FRACTAL_NZ;
   memset(stored, 0xff, sizeof stored);
   CHECK(megamoe_convert_layout(&from, &to) == 0);
@@ -294,8 +298,8 @@ static void test_formats(void) {
   CHECK(megamoe_int4_view(&twords, &nibbles) == 0);
   CHECK(nibbles.dtype == megamoe_dtype("int4") && nibbles.shape[1] == 16 && nibbles.data == words);
   CHECK(megamoe_int32_view(&nibbles, &back) == 0 && back.shape[1] == 2 && back.dtype == twords.dtype);
-  CHECK(megamoe_int4_view(&nibbles, &back) == kInvalidType && says("words has type int4"));
-  CHECK(megamoe_int32_view(&nibbles, NULL) == kInvalidArgument && says("words = null"));
+  CHECK(megamoe_int4_view(&nibbles, &back) == MEGAMOE_INVALID_TYPE && says("words has type int4"));
+  CHECK(megamoe_int32_view(&nibbles, NULL) == MEGAMOE_INVALID_ARGUMENT && says("words = null"));
 }
 
 int main(void) {
