@@ -22,6 +22,7 @@ struct IsaInfo {
   std::string reason;       ///< why it is not runnable, or empty
 };
 
+/// Name of a level as MEGAMOE_ISA takes it, for example "avx512_vnni".
 MEGAMOE_API const char* isa_name(Isa isa);
 /// All levels with the verdict for this machine.
 MEGAMOE_API const std::vector<IsaInfo>& isa_levels();

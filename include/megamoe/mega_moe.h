@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "megamoe/export.h"
@@ -25,15 +26,20 @@ struct BufferConfig {
   int64_t num_topk = 0;                 ///< K, slots per token
   int64_t hidden = 0;                   ///< H
   int64_t intermediate_hidden = 0;      ///< I, width after the gated activation
-  int64_t max_recv_token_num =
-      0;                        ///< rows one rank can receive; 0 = num_max_tokens_per_rank * ranks * num_topk
-  int dispatch_quant_mode = 0;  ///< 0 none, 2 int8 per token
+  /// Rows one rank can receive in one call; 0 = enough for any routing, num_max_tokens_per_rank * ranks * K.
+  int64_t max_recv_token_num = 0;
+  /// How tokens travel: 0 = as bfloat16, 2 = as int8 with one scale per token, 3 = as E4M3 with one scale per
+  /// 128, 4 = as MX codes. 0 with an MX type: tokens are given as codes.
+  int dispatch_quant_mode = 0;
+  /// Type of the codes: int8, float8_e4m3fn, float8_e5m2 or float4_e2m1; undefined where the mode says it.
   DType dispatch_quant_out_dtype = DType::kUndefined;
-  int combine_quant_mode = 0;
-  std::string comm_alg;
-  int topk_weights_type = 0;
-  int topo_type = 0;
-  int rank_num_per_server = 2;
+  int combine_quant_mode = 0;   ///< how expert rows travel back: 0 = as bfloat16, 3 = as MX E5M2, 4 = as E4M3
+  std::string comm_alg;         ///< reserved, ""
+  int topk_weights_type = 0;    ///< router weights: 0 = when rows are combined, 1 = to the activated values
+  int topo_type = 0;            ///< 0 = one memory domain; 1 and 2 = domains of rank_num_per_server ranks
+  int rank_num_per_server = 2;  ///< ranks per domain of topo_type 1 and 2; divides the number of ranks
+  /// 0 = every expert row travels back; 1 = the rows of one rank for a token are merged before (topo_type 0),
+  /// 2 = those of one domain (topo_type 1 or 2); both with combine_quant_mode 0.
   int combine_comm_mode = 0;
   /// Whose limits hold: "cpu" (what the arithmetic needs), "ascend_a2_a3", "ascend_950", "mega_moe_v1".
   /// docs/limits.md lists them.
@@ -44,8 +50,8 @@ struct BufferConfig {
 
 /// What each rank chooses for itself.
 struct BufferOptions {
-  int threads =
-      0;  ///< threads of this rank; 0 = physical cores divided by the ranks of this host, at least 1
+  /// Threads of this rank; 0 = physical cores divided by the ranks of this host, at least 1.
+  int threads = 0;
   std::optional<Isa> isa;                     ///< kernels of this level; absent = default_isa()
   std::chrono::milliseconds deadline{60000};  ///< longest time one wait for other ranks may take
   bool trace = false;                         ///< record when each thread did what, see CallTrace
@@ -82,6 +88,7 @@ class MegaMoe;
 /// collective; destruction is not. One call at a time; several layers may share one buffer.
 class MEGAMOE_API SymmBuffer {
  public:
+  /// Every rank of the group calls with the same settings, or every rank gets the same error.
   static Result<std::shared_ptr<SymmBuffer>> create(const Group& group, const BufferConfig& config,
                                                     const BufferOptions& options = {});
   /// Takes part in the creation of a buffer with an error found before it, so that every rank returns that
@@ -125,8 +132,8 @@ MEGAMOE_API Result<int64_t> mega_moe_ccl_buffer_size(int64_t ep_world_size, cons
 
 /// Raw weights of one linear layer of this rank's experts: one stacked tensor or one tensor per expert.
 struct LinearWeights {
-  std::vector<TensorView>
-      weight;  ///< (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or (N, K)
+  /// (E_local, K, N) or E_local x (K, N); with k_last (E_local, N, K) or E_local x (N, K).
+  std::vector<TensorView> weight;
   /// int8, int4: per output channel (E_local, N) or E_local x (N,), uint64 holding float32 bits or float32;
   /// FP8 and FP4: float8_e8m0 for every 32 k, (E_local, N, ceil(K / 64), 2); empty for bf16. With scale_group
   /// float32, float16 or bfloat16, see there.
@@ -211,8 +218,8 @@ struct Layer {
   /// Experts that every token of this rank passes through, unweighted; all empty = none.
   std::shared_ptr<const PackedWeights> shared_packed1, shared_packed2;
   LinearWeights shared_weight1, shared_weight2;
-  DType shared_expert_quant_out_dtype =
-      DType::kUndefined;                 ///< type of their token codes; undefined = as dispatch
+  /// Type of the token codes of the shared experts; undefined = as dispatch.
+  DType shared_expert_quant_out_dtype = DType::kUndefined;
   std::shared_ptr<const Tuning> tuning;  ///< measured block sizes; null = those that fit the caches
 };
 
@@ -238,6 +245,8 @@ struct CallArgs {
 /// A planned layer on a buffer: all arguments checked once, kernels chosen, sizes known.
 class MEGAMOE_API MegaMoe {
  public:
+  /// Not collective. Errors name the argument of the layer; a rank that gets one and whose peers run owes
+  /// them SymmBuffer::refuse_call.
   static Result<std::unique_ptr<MegaMoe>> create(std::shared_ptr<SymmBuffer> buffer, Layer layer);
   ~MegaMoe();
 

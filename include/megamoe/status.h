@@ -55,6 +55,7 @@ class [[nodiscard]] Result {
 
   bool is_ok() const { return state_.index() == 0; }
   explicit operator bool() const { return is_ok(); }
+  /// Ok where there is a value. value(), * and -> need one: std::bad_variant_access otherwise.
   Status status() const { return is_ok() ? Status::ok() : std::get<1>(state_); }
   T& value() & { return std::get<0>(state_); }
   const T& value() const& { return std::get<0>(state_); }

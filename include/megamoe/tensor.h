@@ -39,8 +39,9 @@ enum class Layout : int32_t {
   kFractalNzC0_32 = 2  ///< the same with C0 = 32 elements
 };
 
+/// "ND", "FRACTAL_NZ" or "FRACTAL_NZ_C0_32".
 MEGAMOE_API const char* layout_name(Layout layout);
-/// Layout of a name: "ND", "FRACTAL_NZ" or "FRACTAL_NZ_C0_32".
+/// Layout of such a name; an error for any other.
 MEGAMOE_API Result<Layout> layout_from_name(std::string_view name);
 
 inline constexpr int kMaxDims = 5;
@@ -65,6 +66,7 @@ struct BasicTensor {
     set_contiguous();
   }
 
+  /// Strides of a row-major tensor of this shape.
   void set_contiguous() {
     int64_t step = 1;
     for (int i = dims - 1; i >= 0; --i) {
@@ -99,6 +101,7 @@ struct BasicTensor {
 using TensorView = BasicTensor<const void>;
 using TensorRef = BasicTensor<void>;
 
+/// The same memory, to be read only.
 inline TensorView view(const TensorRef& ref) {
   TensorView v;
   v.data = ref.data;

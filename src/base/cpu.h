@@ -19,8 +19,8 @@ enum CpuFeature : uint32_t {
   kOsYmm = 1u << 8,    ///< the operating system saves the upper halves of 256-bit registers
   kOsZmm = 1u << 9,    ///< ... and the 512-bit and mask registers
   kCpuAmx = 1u << 10,  ///< tiles with int8 and bf16 products
+  kOsAmx = 1u << 11,   ///< the operating system lets this process use tiles
   kCpuAvx512Fp16 = 1u << 12,
-  kOsAmx = 1u << 11,  ///< the operating system lets this process use tiles
   kCpuAvx512Vbmi = 1u << 13,
   kCpuAvxVnni = 1u << 14,
 };
@@ -36,6 +36,7 @@ struct Cpu {
 Cpu detect_cpu();
 /// detect_cpu(), once per process.
 const Cpu& this_cpu();
+
 /// What a model does with memory that is read in order; false where it was not measured.
 struct MemoryHabits {
   /// Lines that are asked for as read once (prefetchnta) come to the second-level cache, and leave it without
@@ -46,6 +47,7 @@ struct MemoryHabits {
   bool follows_streams = false;
 };
 MemoryHabits memory_habits(const Cpu& cpu);
+
 /// The CPU's own name as the system gives it, "unknown" where it does not.
 std::string cpu_model();
 /// For tests that bring their own processor, such as one that traps tile instructions, or want an older one:

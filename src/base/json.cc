@@ -8,6 +8,8 @@
 #include <set>
 #include <vector>
 
+#include "base/quoted.h"
+
 namespace megamoe::base {
 
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& who) {
@@ -66,10 +68,7 @@ bool to_size(const nlohmann::json& value, int64_t& out) {
 }
 
 std::string json_text(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  constexpr size_t kLongest = 80;
-  if (text.size() > kLongest) text.replace(kLongest, std::string::npos, "...");
-  return text;
+  return shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace megamoe::base

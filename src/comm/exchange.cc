@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/memory.h"
+#include "base/quoted.h"
 #include "comm/mapped_transport.h"
-#include "comm/text.h"
 
 namespace megamoe::comm {
 namespace {
@@ -29,7 +29,8 @@ void publish(Session& session, const SymmLayout& layout, const LocalRecord& loca
   head.code = static_cast<int32_t>(local.status.code());
   head.tokens = local.tokens;
   head.layer = local.layer;
-  head.message_bytes = static_cast<uint32_t>(fitting_bytes(local.status.message(), sizeof(head.message)));
+  head.message_bytes =
+      static_cast<uint32_t>(base::fitting_bytes(local.status.message(), sizeof(head.message)));
   std::memcpy(head.message, local.status.message().data(), head.message_bytes);
 
   const size_t offset = layout.record(call, session.rank());

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/memory.h"
 #include "megamoe/status.h"
 
 namespace megamoe::comm {
@@ -47,8 +48,8 @@ struct SymmLayout {
   size_t done = 0;          ///< uint32 [max_tokens]
   size_t total = 0;         ///< bytes, a multiple of the page size
 
-  size_t code_stride() const { return (static_cast<size_t>(input.code_row_bytes) + 63) / 64 * 64; }
-  size_t slot_stride() const { return (static_cast<size_t>(input.slot_row_bytes) + 63) / 64 * 64; }
+  size_t code_stride() const { return lines(input.code_row_bytes); }
+  size_t slot_stride() const { return lines(input.slot_row_bytes); }
   /// Blocks of all local experts together never exceed this.
   int64_t max_blocks() const { return input.capacity / input.block_rows + input.experts_per_rank; }
   size_t record(uint64_t call, int64_t source) const {
@@ -58,6 +59,9 @@ struct SymmLayout {
 
   /// Exact in 64 bits; overflow is an error with the sizes that caused it.
   static Result<SymmLayout> make(const LayoutInput& input);
+
+ private:
+  static size_t lines(int64_t bytes) { return base::round_up(static_cast<size_t>(bytes), base::kCacheLine); }
 };
 
 }  // namespace megamoe::comm

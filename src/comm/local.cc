@@ -73,7 +73,7 @@ class LocalGroup : public GroupState {
     meeting.came[rank] = true;
     if (++meeting.arrived == size()) {
       std::vector<const Hello*> hellos;
-      for (const Hello& hello : meeting.hellos) hellos.push_back(&hello);
+      for (const Hello& said : meeting.hellos) hellos.push_back(&said);
       meeting.failure = agree(hellos);
       if (meeting.failure.is_ok()) meeting.failure = check_host_memory(segment_bytes, size());
       changed_.notify_all();

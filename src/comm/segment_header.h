@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "comm/text.h"
+#include "base/quoted.h"
 
 namespace megamoe::comm {
 
@@ -40,7 +40,7 @@ inline void write_failure(SegmentHeader& own, int32_t code, int32_t culprit, uin
   own.failure.code = code;
   own.failure.culprit = culprit;
   own.failure.stage = stage;
-  own.failure.text_bytes = static_cast<uint32_t>(fitting_bytes(text, sizeof(own.failure.text)));
+  own.failure.text_bytes = static_cast<uint32_t>(base::fitting_bytes(text, sizeof(own.failure.text)));
   std::memcpy(own.failure.text, text.data(), own.failure.text_bytes);
   own.state.exchange(RankState::kFailed, std::memory_order_seq_cst);
 }

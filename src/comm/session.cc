@@ -1,8 +1,8 @@
 // Calls, failures and the end of one rank's part in a buffer. Waits are in wait.cc.
 #include "comm/session.h"
 
+#include "base/quoted.h"
 #include "comm/session_impl.h"
-#include "comm/text.h"
 
 namespace megamoe::comm {
 
@@ -173,8 +173,8 @@ Status Session::Impl::fail(const Failure& cause) {
     std::lock_guard lock(mutex);
     const RankState now = phase.load(std::memory_order_relaxed);
     if (now == RankState::kFailed) return failure;
-    failure =
-        Status(cause.code, cause.reason.substr(0, fitting_bytes(cause.reason, sizeof(FailureRecord::text))));
+    failure = Status(cause.code,
+                     cause.reason.substr(0, base::fitting_bytes(cause.reason, sizeof(FailureRecord::text))));
     if (now == RankState::kClosed || inherited()) return failure;
     phase.store(RankState::kFailed, std::memory_order_release);
     write_failure(header(rank), static_cast<int32_t>(cause.code), cause.culprit,

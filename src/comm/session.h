@@ -33,10 +33,9 @@ class Session {
   /// named.
   static Result<std::unique_ptr<Session>> open(const Group& group, size_t segment_bytes,
                                                const Settings& settings, const SessionOptions& options);
-  /// Collective in place of open(): this rank cannot take part, and every rank returns why ("rank 2: hidden =
-  /// 0:
-  /// ..."), or what a rank before it refuses with. Never ok. An error of the meeting itself is this rank's
-  /// own.
+  /// Collective in place of open(): this rank cannot take part, and every rank returns why, as "rank 2: ..."
+  /// with its text, or what a rank before it refuses with. Never ok. An error of the meeting itself is this
+  /// rank's own.
   static Status refuse(const Group& group, const Status& why, const SessionOptions& options);
   ~Session();
 
