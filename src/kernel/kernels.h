@@ -8,7 +8,10 @@
   namespace megamoe::isa_##level {    \
     extern const kernel::Gemm symbol; \
   }
-#define MEGAMOE_GROUP_GEMM(level, symbol) MEGAMOE_GEMM(level, symbol)
+#define MEGAMOE_GROUP_GEMM(level, symbol) \
+  namespace megamoe::isa_##level {        \
+    extern const kernel::Gemm symbol;     \
+  }
 #define MEGAMOE_ROW_OPS(level)           \
   namespace megamoe::isa_##level {       \
     extern const kernel::RowOps row_ops; \
@@ -18,7 +21,3 @@
     extern const kernel::Peak symbol; \
   }
 #include "kernel/kernels.inc"
-#undef MEGAMOE_GEMM
-#undef MEGAMOE_GROUP_GEMM
-#undef MEGAMOE_ROW_OPS
-#undef MEGAMOE_PEAK

@@ -10,51 +10,23 @@ namespace {
 
 constexpr const Gemm* kGemms[] = {
 #define MEGAMOE_GEMM(level, symbol) &isa_##level::symbol,
-#define MEGAMOE_GROUP_GEMM(level, symbol)
-#define MEGAMOE_ROW_OPS(level)
-#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
-#undef MEGAMOE_GEMM
-#undef MEGAMOE_GROUP_GEMM
-#undef MEGAMOE_ROW_OPS
-#undef MEGAMOE_PEAK
 };
 
 constexpr const Gemm* kGroupGemms[] = {
-#define MEGAMOE_GEMM(level, symbol)
 #define MEGAMOE_GROUP_GEMM(level, symbol) &isa_##level::symbol,
-#define MEGAMOE_ROW_OPS(level)
-#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
-#undef MEGAMOE_GEMM
-#undef MEGAMOE_GROUP_GEMM
-#undef MEGAMOE_ROW_OPS
-#undef MEGAMOE_PEAK
 };
 
 constexpr const RowOps* kRowOps[] = {
-#define MEGAMOE_GEMM(level, symbol)
-#define MEGAMOE_GROUP_GEMM(level, symbol)
 #define MEGAMOE_ROW_OPS(level) &isa_##level::row_ops,
-#define MEGAMOE_PEAK(level, symbol)
 #include "kernel/kernels.inc"
-#undef MEGAMOE_GEMM
-#undef MEGAMOE_GROUP_GEMM
-#undef MEGAMOE_ROW_OPS
-#undef MEGAMOE_PEAK
 };
 
 #if defined(__x86_64__)
 constexpr const Peak* kPeaks[] = {
-#define MEGAMOE_GEMM(level, symbol)
-#define MEGAMOE_GROUP_GEMM(level, symbol)
-#define MEGAMOE_ROW_OPS(level)
 #define MEGAMOE_PEAK(level, symbol) &isa_##level::symbol,
 #include "kernel/kernels.inc"
-#undef MEGAMOE_GEMM
-#undef MEGAMOE_GROUP_GEMM
-#undef MEGAMOE_ROW_OPS
-#undef MEGAMOE_PEAK
 };
 #else
 constexpr std::span<const Peak* const> kPeaks;

@@ -1,3 +1,4 @@
+// Small products whose sums are exact, against plain integer arithmetic.
 #include "kernel/self_check.h"
 
 #include <cstring>
