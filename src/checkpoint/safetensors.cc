@@ -36,6 +36,83 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return base::json_text(nlohmann::json(shape));
 }
 
+/// Sizes and bytes of a tensor; where they are wrong, what was expected.
+std::string read_shape(const nlohmann::json& given, const SafeTensorsType& type, std::vector<int64_t>& shape,
+                       int64_t& bytes) {
+  if (!given.is_array()) return "a list of sizes";
+  int64_t elements = 1;
+  bool overflow = false, empty = false;
+  for (const auto& extent : given) {
+    int64_t size = 0;
+    if (!base::to_size(extent, size)) return "sizes from 0 to 2^63 - 1";
+    shape.push_back(size);
+    empty |= size == 0;
+    overflow |= __builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
+  }
+  int64_t bits = 0;
+  if (overflow || __builtin_mul_overflow(elements, type.bits, &bits)) return "a size below 2^63 bits";
+  if (empty) bits = 0;
+  if (bits % 8 != 0) return std::string("whole bytes of ") + type.name;
+  bytes = bits / 8;
+  return {};
+}
+
+// What the functions below find wrong is told without the path of the file.
+Status bad(const std::string& what) {
+  return Status(Code::kDataLoss, what);
+}
+
+Status read_metadata(const nlohmann::json& value, std::map<std::string, std::string>& metadata) {
+  if (!value.is_object())
+    return bad("__metadata__ = " + base::json_text(value) + ": expected an object of strings");
+  for (const auto& [key, entry] : value.items()) {
+    if (!entry.is_string()) {
+      return bad("__metadata__['" + key + "'] = " + base::json_text(entry) + ": expected a string");
+    }
+    metadata[key] = entry.get<std::string>();
+  }
+  return Status::ok();
+}
+
+/// The entry of a tensor in a file with so many bytes of data.
+Result<SafeTensors::Entry> read_entry(const std::string& name, const nlohmann::json& value,
+                                      int64_t data_bytes) {
+  const std::string who = "tensor '" + name + "': ";
+  if (!value.is_object()) return bad(who + base::json_text(value) + ": expected an object");
+  for (const char* field : {"dtype", "shape", "data_offsets"}) {
+    if (!value.contains(field)) return bad(who + field + " is missing");
+  }
+  SafeTensors::Entry entry;
+  const auto& dtype = value["dtype"];
+  const SafeTensorsType* type = dtype.is_string() ? find_safetensors_type(dtype.get<std::string>()) : nullptr;
+  if (type == nullptr)
+    return bad(who + "dtype = " + base::json_text(dtype) + ": expected a type of the safetensors format");
+  entry.type = type->name;
+  entry.dtype = type->dtype;
+  const auto& shape = value["shape"];
+  int64_t bytes = 0;
+  if (const std::string expected = read_shape(shape, *type, entry.shape, bytes); !expected.empty())
+    return bad(who + "shape = " + base::json_text(shape) + ": expected " + expected);
+
+  const auto& offsets = value["data_offsets"];
+  const auto bad_offsets = [&](const std::string& expected) {
+    return bad(who + "data_offsets = " + base::json_text(offsets) + ": expected " + expected);
+  };
+  if (!offsets.is_array() || offsets.size() != 2 || !base::to_size(offsets[0], entry.begin) ||
+      !base::to_size(offsets[1], entry.end) || entry.begin > entry.end) {
+    return bad_offsets("[begin, end] with 0 <= begin <= end");
+  }
+  if (entry.end > data_bytes) {
+    return bad_offsets("an end of at most " + std::to_string(data_bytes) +
+                       ", the bytes the file has; it may be truncated");
+  }
+  if (entry.end - entry.begin != bytes) {
+    return bad_offsets(std::to_string(bytes) + " bytes for shape " + shape_text(entry.shape) + " of " +
+                       type->name);
+  }
+  return entry;
+}
+
 }  // namespace
 
 const SafeTensorsType* find_safetensors_type(const std::string& name) {
@@ -113,68 +190,12 @@ Status SafeTensors::read_header() {
 
   for (const auto& [name, value] : header->items()) {
     if (name == "__metadata__") {
-      if (!value.is_object())
-        return bad("__metadata__ = " + base::json_text(value) + ": expected an object of strings");
-      for (const auto& [key, entry] : value.items()) {
-        if (!entry.is_string()) {
-          return bad("__metadata__['" + key + "'] = " + base::json_text(entry) + ": expected a string");
-        }
-        metadata_[key] = entry.get<std::string>();
-      }
+      if (Status status = read_metadata(value, metadata_); !status) return bad(status.message());
       continue;
     }
-    const std::string who = "tensor '" + name + "': ";
-    if (!value.is_object()) return bad(who + base::json_text(value) + ": expected an object");
-    for (const char* field : {"dtype", "shape", "data_offsets"}) {
-      if (!value.contains(field)) return bad(who + field + " is missing");
-    }
-    Entry entry;
-    const auto& dtype = value["dtype"];
-    const SafeTensorsType* type =
-        dtype.is_string() ? find_safetensors_type(dtype.get<std::string>()) : nullptr;
-    if (type == nullptr)
-      return bad(who + "dtype = " + base::json_text(dtype) + ": expected a type of the safetensors format");
-    entry.type = type->name;
-    entry.dtype = type->dtype;
-
-    const auto& shape = value["shape"];
-    if (!shape.is_array())
-      return bad(who + "shape = " + base::json_text(shape) + ": expected a list of sizes");
-    int64_t elements = 1;
-    bool overflow = false, empty = false;
-    for (const auto& extent : shape) {
-      int64_t size = 0;
-      if (!base::to_size(extent, size)) {
-        return bad(who + "shape = " + base::json_text(shape) + ": expected sizes from 0 to 2^63 - 1");
-      }
-      entry.shape.push_back(size);
-      empty |= size == 0;
-      overflow |= __builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements);
-    }
-    int64_t bits = 0;
-    if (overflow || __builtin_mul_overflow(elements, type->bits, &bits)) {
-      return bad(who + "shape = " + base::json_text(shape) + ": expected a size below 2^63 bits");
-    }
-    if (empty) bits = 0;
-    if (bits % 8 != 0)
-      return bad(who + "shape = " + base::json_text(shape) + ": expected whole bytes of " + type->name);
-
-    const auto& offsets = value["data_offsets"];
-    if (!offsets.is_array() || offsets.size() != 2 || !base::to_size(offsets[0], entry.begin) ||
-        !base::to_size(offsets[1], entry.end) || entry.begin > entry.end) {
-      return bad(who + "data_offsets = " + base::json_text(offsets) +
-                 ": expected [begin, end] with 0 <= begin <= end");
-    }
-    if (entry.end > data_bytes_) {
-      return bad(who + "data_offsets = " + base::json_text(offsets) + ": expected an end of at most " +
-                 std::to_string(data_bytes_) + ", the bytes the file has; it may be truncated");
-    }
-    if (entry.end - entry.begin != bits / 8) {
-      return bad(who + "data_offsets = " + base::json_text(offsets) + ": expected " +
-                 std::to_string(bits / 8) + " bytes for shape " + shape_text(entry.shape) + " of " +
-                 type->name);
-    }
-    entries_.emplace(name, std::move(entry));
+    auto entry = read_entry(name, value, data_bytes_);
+    if (!entry) return bad(entry.status().message());
+    entries_.emplace(name, std::move(*entry));
   }
   return Status::ok();
 }

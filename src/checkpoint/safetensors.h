@@ -14,6 +14,14 @@ namespace megamoe::checkpoint {
 
 class SafeTensors {
  public:
+  /// What the header says of one tensor.
+  struct Entry {
+    std::string type;
+    DType dtype = DType::kUndefined;
+    std::vector<int64_t> shape;
+    int64_t begin = 0, end = 0;  ///< bytes from the start of the data
+  };
+
   /// Maps the file and checks every entry of its header against the file's size. A malformed file is
   /// kDataLoss. The file must not shrink while it is mapped.
   static Result<std::shared_ptr<const SafeTensors>> open(const std::string& path);
@@ -30,12 +38,6 @@ class SafeTensors {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
-  struct Entry {
-    std::string type;
-    DType dtype = DType::kUndefined;
-    std::vector<int64_t> shape;
-    int64_t begin = 0, end = 0;  ///< bytes from the start of the data
-  };
   explicit SafeTensors(std::string path) : path_(std::move(path)) {}
   Status map();
   Status read_header();

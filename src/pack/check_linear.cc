@@ -242,6 +242,63 @@ bool sizes_fit(const Geometry& g) {
          !__builtin_mul_overflow(bytes, std::max<int64_t>(g.experts, 1), &bytes);
 }
 
+/// Separate up tensors are like the gate tensors; without them gate and up columns share one tensor. Sets
+/// g.n to the columns of both.
+Status check_up(const LinearWeights& weights, const std::string& who, Geometry& g) {
+  const std::string shape = weights.weight[0].shape_text();
+  if (weights.up.empty()) {
+    if (!g.gated || g.n % 2 == 0) return Status::ok();
+    return invalid(who + " has shape " + shape + ": expected an even N, gate and up columns side by side");
+  }
+  if (!g.gated) return invalid(who + " has separate up tensors: expected none without a gated activation");
+  auto up = check_tensors(weights.up, weights.k_last, who + ".up");
+  if (!up) return up.status();
+  if (weights.up[0].dtype != g.dtype) {
+    return Status(Code::kInvalidType, who + ".up has type " + dtype_name(weights.up[0].dtype) +
+                                          ": expected " + dtype_name(g.dtype) + " like the gate tensors");
+  }
+  if (up->experts != g.experts || up->k != g.k || up->n != g.n) {
+    return invalid(who + ".up has " + std::to_string(weights.up.size()) + " tensors of shape " +
+                   weights.up[0].shape_text() + ": expected " + std::to_string(weights.weight.size()) +
+                   " of shape " + shape + " like the gate tensors");
+  }
+  g.n *= 2;
+  return Status::ok();
+}
+
+/// Scales and zero points, named "weight_scales1" and "weight1.zero" with "weight1".
+Status check_scales_and_zeros(const LinearWeights& weights, const std::string& who, Geometry& g) {
+  std::string scale_name = who;
+  scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
+  g.form.group = weights.scale_group;
+  const int64_t block_rows =
+      weights.up.empty() ? base::ceil_div(g.n, kScaleBlock) : 2 * base::ceil_div(g.n / 2, kScaleBlock);
+  MEGAMOE_RETURN_IF_ERROR(check_scales(weights.scale, g, block_rows, scale_name));
+  MEGAMOE_RETURN_IF_ERROR(check_zeros(weights.zero, g, who + ".zero"));
+  if (g.form.group != 0) g.form.scales = weights.scale[0].dtype;
+  g.form.zeros = !weights.zero.empty();
+  return Status::ok();
+}
+
+/// Biases of both kinds, named "bias1" and "added_bias1" with "weight1", "shared_bias2" with
+/// "shared_weight2".
+Status check_biases(const LinearWeights& weights, const std::string& who, Geometry& g) {
+  const size_t at = who.find("weight"), length = std::string("weight").size();
+  const std::string bias_name = std::string(who).replace(at, length, "bias");
+  const std::string added_name = std::string(who).replace(at, length, "added_bias");
+  g.has_bias = !weights.bias.empty();
+  if (g.has_bias) {
+    MEGAMOE_RETURN_IF_ERROR(check_rows(weights.bias, g, {g.n}, {DType::kFloat32}, bias_name));
+  }
+  g.has_added_bias = !weights.added_bias.empty();
+  if (!g.has_added_bias) return Status::ok();
+  if (!g.bias_is_shift()) {
+    return invalid(added_name + " has " + text(static_cast<int64_t>(weights.added_bias.size())) +
+                   " tensors: expected none without int4 weights with a scale per channel, use " + bias_name);
+  }
+  return check_rows(weights.added_bias, g, {g.n}, {DType::kFloat32}, added_name);
+}
+
 }  // namespace
 
 Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char* name,
@@ -269,28 +326,11 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   g.k = sizes->k;
   g.n = sizes->n;
   g.gated = gated;
-  const std::string shape = weights.weight[0].shape_text();
-
-  if (!weights.up.empty()) {
-    if (!gated) return invalid(who + " has separate up tensors: expected none without a gated activation");
-    auto up = check_tensors(weights.up, weights.k_last, who + ".up");
-    if (!up) return up.status();
-    if (weights.up[0].dtype != g.dtype) {
-      return Status(Code::kInvalidType, who + ".up has type " + dtype_name(weights.up[0].dtype) +
-                                            ": expected " + dtype_name(g.dtype) + " like the gate tensors");
-    }
-    if (up->experts != g.experts || up->k != g.k || up->n != g.n) {
-      return invalid(who + ".up has " + std::to_string(weights.up.size()) + " tensors of shape " +
-                     weights.up[0].shape_text() + ": expected " + std::to_string(weights.weight.size()) +
-                     " of shape " + shape + " like the gate tensors");
-    }
-    g.n *= 2;
-  } else if (gated && g.n % 2 != 0) {
-    return invalid(who + " has shape " + shape + ": expected an even N, gate and up columns side by side");
-  }
+  MEGAMOE_RETURN_IF_ERROR(check_up(weights, who, g));
   MEGAMOE_RETURN_IF_ERROR(check_sizes(g, who, expected));
-  if (Status status = check_interleave(weights, g, who); !status) return status;
+  MEGAMOE_RETURN_IF_ERROR(check_interleave(weights, g, who));
   g.interleave = weights.interleave;
+  const std::string shape = weights.weight[0].shape_text();
   if (g.has_sums() && g.k > kMaxInt8Reduction) {
     return invalid(who + " has shape " + shape + ": expected K of at most " + text(kMaxInt8Reduction) +
                    " with integer weights, so that sums fit into 32 bits");
@@ -298,34 +338,8 @@ Result<Geometry> check_linear(const LinearWeights& given, bool gated, const char
   if (!sizes_fit(g)) {
     return invalid(who + " has shape " + shape + ": expected a size in bytes below 2^63");
   }
-  // "weight1" -> "weight_scales1" and "bias1", "shared_weight2" -> "shared_weight_scales2" and
-  // "shared_bias2".
-  std::string scale_name = who;
-  scale_name.insert(who.find_last_not_of("0123456789") + 1, "_scales");
-  g.form.group = weights.scale_group;
-  const int64_t block_rows =
-      weights.up.empty() ? base::ceil_div(g.n, kScaleBlock) : 2 * base::ceil_div(g.n / 2, kScaleBlock);
-  MEGAMOE_RETURN_IF_ERROR(check_scales(weights.scale, g, block_rows, scale_name));
-  MEGAMOE_RETURN_IF_ERROR(check_zeros(weights.zero, g, who + ".zero"));
-  if (g.form.group != 0) g.form.scales = weights.scale[0].dtype;
-  g.form.zeros = !weights.zero.empty();
-  std::string bias_name = who;
-  bias_name.replace(who.find("weight"), std::string("weight").size(), "bias");
-  if (!weights.bias.empty()) {
-    MEGAMOE_RETURN_IF_ERROR(check_rows(weights.bias, g, {g.n}, {DType::kFloat32}, bias_name));
-    g.has_bias = true;
-  }
-  if (!weights.added_bias.empty()) {
-    std::string added_name = bias_name;
-    added_name.insert(bias_name.find("bias"), "added_");
-    if (!g.bias_is_shift()) {
-      return invalid(added_name + " has " + text(static_cast<int64_t>(weights.added_bias.size())) +
-                     " tensors: expected none without int4 weights with a scale per channel, use " +
-                     bias_name);
-    }
-    MEGAMOE_RETURN_IF_ERROR(check_rows(weights.added_bias, g, {g.n}, {DType::kFloat32}, added_name));
-    g.has_added_bias = true;
-  }
+  MEGAMOE_RETURN_IF_ERROR(check_scales_and_zeros(weights, who, g));
+  MEGAMOE_RETURN_IF_ERROR(check_biases(weights, who, g));
   return g;
 }
 
