@@ -73,8 +73,8 @@ def get_symm_buffer_for_mega_moe(
         intermediate_hidden: I, width after the gated activation.
         max_recv_token_num: rows one rank can receive in one call; 0 = enough for any routing,
             num_max_tokens_per_rank * ranks * K.
-        dispatch_quant_mode: how tokens travel: 0 = as bfloat16, 2 = as int8 with one scale per token, 4 = as
-            MX codes. 0 with an MX type: tokens are given as codes.
+        dispatch_quant_mode: how tokens travel: 0 = as bfloat16, 2 = as int8 with one scale per token, 3 = as
+            E4M3 with one scale per 128, 4 = as MX codes. 0 with an MX type: tokens are given as codes.
         dispatch_quant_out_dtype: type of the codes: None, torch or NumPy type, name, or operator number (1
             int8, 23 float8_e5m2, 24 float8_e4m3fn, 296 float4_e2m1, 28 undefined).
         combine_quant_mode: how expert rows travel back: 0 = as bfloat16, 3 = as MX E5M2, 4 = as MX E4M3.

@@ -65,7 +65,9 @@ int run_tool(int argc, char** argv) {
   std::function<int()> action;
   for (AddCommand add : kCommands) add(app, common, action);
   // Common options may stand before or after the subcommand.
-  for (CLI::App* command : app.get_subcommands({})) command->fallthrough();
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->fallthrough()->footer("Options of every command, such as --ranks and --json: megamoe --help");
+  }
   app.allow_extras();  // so that check_command() can name them
   try {
     app.parse(argc, argv);
