@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a table of results of `megamoe bench --json` as Markdown, with the cells that miss their targets.
+r"""Writes a table of results of `megamoe bench --json` as Markdown, with the cells that miss their targets.
 
     megamoe bench --shape 2048x768x128x8 --tokens 1,2,4,8,16,32,64,256,1024 --routing uniform,zipf,one \
         --scenario A8W8-INT --repeat 15 --json > A_A8W8-INT.json
@@ -8,9 +8,10 @@
 Shapes come in the order of the files, scenarios in that of the targets below.
 """
 
+import argparse
 import json
 import statistics
-import sys
+from pathlib import Path
 
 # Efficiencies to reach: where memory is the limit at 1 and at 4 rows per expert, where arithmetic is from 48 rows on.
 TARGETS = {
@@ -76,16 +77,7 @@ def print_shape(shape, rows):
     table(["scenario", "routing", *map(str, tokens)], lines)
 
 
-def main(paths):
-    shapes = {}
-    for path in paths:
-        with open(path) as file:
-            result = json.load(file)
-        shapes.setdefault(result["shape"], []).extend(result["rows"])
-    order = list(TARGETS)
-    for rows in shapes.values():
-        rows.sort(key=lambda row: order.index(row["scenario"]) if row["scenario"] in order else len(order))
-
+def print_ceilings(shapes):
     print("## Ceilings\n")
     lines = []
     for shape, rows in shapes.items():
@@ -97,13 +89,13 @@ def main(paths):
                           median([r["passes"]["gflops"] for r in own])])
     table(["shape", "scenario", "read GB/s at the start", "beside the calls", "Linear1 / Linear2 GOP/s at the start",
            "both, beside the calls"], lines)
-    for shape, rows in shapes.items():
-        print_shape(shape, rows)
 
+
+def print_misses(shapes):
     print("## Below target\n")
     lines, counts = [], {kind: [0, 0] for kind in KINDS}
     for kind in KINDS:
-        for scenario in order:
+        for scenario in TARGETS:
             missing = []
             for shape, rows in shapes.items():
                 topk = int(shape.split("x")[3])
@@ -123,5 +115,21 @@ def main(paths):
           f"are below it ({parts}).")
 
 
+def main(paths):
+    shapes = {}
+    for path in paths:
+        result = json.loads(Path(path).read_text())
+        shapes.setdefault(result["shape"], []).extend(result["rows"])
+    order = list(TARGETS)
+    for rows in shapes.values():
+        rows.sort(key=lambda row: order.index(row["scenario"]) if row["scenario"] in order else len(order))
+    print_ceilings(shapes)
+    for shape, rows in shapes.items():
+        print_shape(shape, rows)
+    print_misses(shapes)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", help="results of megamoe bench --json")
+    main(parser.parse_args().files)
