@@ -1,9 +1,13 @@
-// Products with panels of E2M1 codes at the avx2 level, straight from the codes: the sum of a group of 32 is
-// an integer, and one fused multiply-add adds it to those of the groups before.
+// Products with panels of E2M1 codes straight from the codes: the sum of a group of 32 is an integer, and one
+// fused multiply-add adds it to those of the groups before.
 //
 // Weights are u8 operands, 2 x value + 12. Activations are s8 digits of base 128: one of a code that is a
 // small integer, three of an E4M3 value times 512. What the 12 adds to the sum of a group depends on the
 // activations alone and is taken from the start.
+//
+// Lanes is what a level has of vectors of columns: Vector, Floats, kLanes, kTable (from a code to its
+// operand), table, weights, zero, splat, add, shift_left, to_float, splat_float, product, fma, scale, load
+// and store. Dot is how it multiplies: see E2M1Sums.
 #pragma once
 
 #include <immintrin.h>
@@ -24,38 +28,9 @@ inline constexpr int kE2M1Offset = 12;
 inline constexpr int64_t kE2M1Dwords = kernel::kMxGroup / 4;  ///< of k in a group
 inline constexpr int64_t kE2M1GroupBytes = kernel::kPanelColumns * (1 + kernel::kMxGroup / 2);
 
-// Not constexpr: g++ would make them in registers that it does not have.
-alignas(32) inline constinit const uint32_t kLowNibbles[8] = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f,
-                                                              0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f};
-alignas(32) inline constinit const uint32_t kLeastScale[8] = {1 << 22, 1 << 22, 1 << 22, 1 << 22,
-                                                              1 << 22, 1 << 22, 1 << 22, 1 << 22};
-alignas(32) inline constinit const
-    float kMinusZero[8] = {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f};
-alignas(32) inline constinit const uint32_t kInfinity[8] = {0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000,
-                                                            0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000};
-
-/// 4 k of 8 columns each from 32 bytes of codes: the low or the high nibbles by `values`.
-template <int kShift>
-[[gnu::always_inline]] inline __m256i e2m1_weights(const uint32_t* codes, __m256i values) {
-  __m256i nibbles = load_dwords(codes);
-  if constexpr (kShift != 0) nibbles = _mm256_srli_epi16(nibbles, kShift);
-  asm("vpand %1, %0, %0" : "+x"(nibbles) : "m"(kLowNibbles));
-  return _mm256_shuffle_epi8(values, nibbles);
-}
-
-/// 2^(byte - 127) of 8 columns; byte 0 is a subnormal number, byte 255 NaN.
-[[gnu::always_inline]] inline __m256 e2m1_scale(const uint8_t* bytes) {
-  __m256i bits =
-      _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))), 23);
-  asm("vpmaxsd %1, %0, %0" : "+x"(bits) : "m"(kLeastScale));
-  __m256i nan;
-  asm("vpcmpeqd %2, %1, %0" : "=x"(nan) : "x"(bits), "m"(kInfinity));
-  return _mm256_castsi256_ps(_mm256_sub_epi32(bits, nan));
-}
-
 /// A packed tile: for each group the digits as [8][kDigits][rows] dwords, then for each row the start of the
 /// sums and what brings them to their value: half the factor of the row, and of E4M3 a 512th of that.
-template <int kDigits>
+template <class Level, int kDigits>
 struct E2M1Rows {
   static int64_t stride(int rows) { return (kE2M1Dwords * kDigits + 2) * rows; }
   static size_t bytes(int rows, int64_t k) {
@@ -147,35 +122,37 @@ struct E2M1Rows {
 /// The sums of one group for some columns. Dot has start(first value), add(sum, u8, s8) and end(sum); kStarts
 /// where end() has the first value in it. With two chains the low and the high nibbles have sums of their
 /// own.
-template <class Dot, int kDigits, int kRows, int kVectors, int kChains>
+template <class Lanes, class Dot, int kDigits, int kRows, int kVectors, int kChains>
 struct E2M1Sums {
-  __m256i x[kChains][kDigits][kRows][kVectors];
+  using Vector = typename Lanes::Vector;
+  Vector x[kChains][kDigits][kRows][kVectors];
 
   [[gnu::always_inline]] void start(const int32_t* starts) {
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
-      const __m256i start = Dot::start(starts[r]);
+      const Vector start = Dot::start(starts[r]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) {
-#pragma GCC unroll 6
+#pragma GCC unroll 12
         for (int i = 0; i < kDigits * kChains; ++i)
-          x[i / kDigits][i % kDigits][r][j] = i == 0 ? start : _mm256_setzero_si256();
+          x[i / kDigits][i % kDigits][r][j] = i == 0 ? start : Lanes::zero();
       }
     }
   }
   template <int kHigh>
-  [[gnu::always_inline]] void add(const uint32_t* codes, __m256i values, const int32_t* a) {
+  [[gnu::always_inline]] void add(const uint32_t* codes, Vector values, const int32_t* a) {
     auto& sums = x[kHigh * (kChains - 1)];
     // Not before the products that came first: there are no registers for more.
-    asm("" : "+r"(codes), "+x"(sums[kDigits - 1][kRows - 1][kVectors - 1]));
-    __m256i w[kVectors];
+    asm("" : "+r"(codes), "+v"(sums[kDigits - 1][kRows - 1][kVectors - 1]));
+    Vector w[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) w[j] = e2m1_weights<4 * kHigh>(codes + 8 * j, values);
+    for (int j = 0; j < kVectors; ++j)
+      w[j] = Lanes::template weights<4 * kHigh>(codes + Lanes::kLanes * j, values);
 #pragma GCC unroll 3
     for (int i = 0; i < kDigits; ++i) {
-#pragma GCC unroll 6
+#pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        const __m256i digits = _mm256_set1_epi32(a[i * kRows + r]);
+        const Vector digits = Lanes::splat(a[i * kRows + r]);
 #pragma GCC unroll 4
         for (int j = 0; j < kVectors; ++j) Dot::add(sums[i][r][j], w[j], digits);
       }
@@ -186,39 +163,36 @@ struct E2M1Sums {
                                     float* c) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) {
-      const __m256 scale = e2m1_scale(scales + 8 * j);
-#pragma GCC unroll 6
+      const auto scale = Lanes::scale(scales + Lanes::kLanes * j);
+#pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        __m256i sum = digit(kDigits - 1, r, j);
+        Vector sum = digit(kDigits - 1, r, j);
 #pragma GCC unroll 2
         for (int i = kDigits - 2; i >= 0; --i)
-          sum = _mm256_add_epi32(_mm256_slli_epi32(sum, 7), digit(i, r, j));
-        if constexpr (!Dot::kStarts) sum = _mm256_add_epi32(sum, _mm256_set1_epi32(starts[r]));
-        // A multiply-add: multiplications that end in subnormal numbers are several times slower.
-        __m256 value = _mm256_cvtepi32_ps(sum);
-        asm("vfmadd213ps %2, %1, %0" : "+x"(value) : "x"(_mm256_set1_ps(factors[r])), "m"(kMinusZero));
-        float* const at = c + r * kernel::kPanelColumns + 8 * j;
-        _mm256_store_ps(at, _mm256_fmadd_ps(value, scale, _mm256_load_ps(at)));
+          sum = Lanes::add(Lanes::template shift_left<7>(sum), digit(i, r, j));
+        if constexpr (!Dot::kStarts) sum = Lanes::add(sum, Lanes::splat(starts[r]));
+        const auto value = Lanes::product(Lanes::to_float(sum), Lanes::splat_float(factors[r]));
+        float* const at = c + r * kernel::kPanelColumns + Lanes::kLanes * j;
+        Lanes::store(at, Lanes::fma(value, scale, Lanes::load(at)));
       }
       asm volatile("" : : : "memory");  // C stays in memory, and the next scales wait
     }
   }
 
  private:
-  [[gnu::always_inline]] __m256i digit(int i, int r, int j) const {
-    __m256i sum = Dot::end(x[0][i][r][j]);
-    if constexpr (kChains == 2) sum = _mm256_add_epi32(sum, Dot::end(x[1][i][r][j]));
+  [[gnu::always_inline]] Vector digit(int i, int r, int j) const {
+    Vector sum = Dot::end(x[0][i][r][j]);
+    if constexpr (kChains == 2) sum = Lanes::add(sum, Dot::end(x[1][i][r][j]));
     return sum;
   }
 };
 
-template <class Level, class Dot, int kDigits, int kRows>
+template <class Level, class Lanes, class Dot, int kDigits, int kRows>
 void tile_e2m1(const kernel::Tile& t) {
   constexpr int kVectors = Dot::vectors(kDigits, kRows);
-  constexpr int kColumns = 8 * kVectors;
+  constexpr int kColumns = Lanes::kLanes * kVectors;
   constexpr int64_t kStep = int64_t{kDigits} * kRows;
-  const __m256i values =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const auto values = Lanes::table(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const int64_t groups = kernel::groups_of(t.k, kernel::kMxGroup);
   kernel::SpreadPrefetch<Level> prefetch(t, groups * (kE2M1Dwords / 2) * kernel::kPrefetchStride,
                                          kernel::kPanelColumns / kColumns);
@@ -226,13 +200,13 @@ void tile_e2m1(const kernel::Tile& t) {
     auto* const c = static_cast<float*>(t.c) + column;
     for (int r = 0; r < kRows; ++r) {
       for (int j = 0; j < kVectors; ++j)
-        _mm256_store_ps(c + r * kernel::kPanelColumns + 8 * j, _mm256_setzero_ps());
+        Lanes::store(c + r * kernel::kPanelColumns + Lanes::kLanes * j, Lanes::splat_float(0));
     }
     const auto* header = static_cast<const uint8_t*>(t.panel);
     const auto* a = static_cast<const int32_t*>(t.a);
     for (int64_t g = 0; g < groups; ++g, header += kE2M1GroupBytes) {
       const int32_t* const starts = a + kE2M1Dwords * kStep;
-      E2M1Sums<Dot, kDigits, kRows, kVectors, Dot::chains(kRows)> sums;
+      E2M1Sums<Lanes, Dot, kDigits, kRows, kVectors, Dot::chains(kRows)> sums;
       sums.start(starts);
       const auto* codes = reinterpret_cast<const uint32_t*>(header + kernel::kPanelColumns) + column;
 #pragma GCC unroll 4
@@ -250,13 +224,30 @@ void tile_e2m1(const kernel::Tile& t) {
 }
 
 /// The functions for 1 .. kMaxRows rows.
-template <class Level, class Dot, int kDigits, int kMaxRows>
+template <class Level, class Lanes, class Dot, int kDigits, int kMaxRows>
 struct E2M1Tiles {
   static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
 
  private:
-  static constexpr auto kByRows =
-      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_e2m1<Level, Dot, kDigits, kRows>; });
+  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>(
+      []<int kRows>() { return &tile_e2m1<Level, Lanes, Dot, kDigits, kRows>; });
 };
+
+/// The kernel: digits are 1 with the s8 family, 3 with E4M3 values as bf16.
+template <class Level, class Lanes, class Dot, int kDigits, int kMaxRows>
+constexpr kernel::Gemm e2m1_gemm(const char* name, Isa isa, uint32_t features = 0) {
+  kernel::Gemm gemm{};
+  gemm.name = name;
+  gemm.isa = isa;
+  gemm.family = kDigits == 1 ? kernel::Family::kS8 : kernel::Family::kBf16;
+  gemm.max_rows = kMaxRows;
+  gemm.packed_bytes = E2M1Rows<Level, kDigits>::bytes;
+  gemm.pack_rows = E2M1Rows<Level, kDigits>::pack;
+  gemm.coded_rows[static_cast<int>(kernel::WeightCode::kE2M1)] = kMaxRows;
+  gemm.coded_tile[static_cast<int>(kernel::WeightCode::kE2M1)] =
+      E2M1Tiles<Level, Lanes, Dot, kDigits, kMaxRows>::run;
+  gemm.features = features;
+  return gemm;
+}
 
 }  // namespace megamoe::isa_avx2
