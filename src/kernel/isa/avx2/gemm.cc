@@ -5,6 +5,7 @@
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/int4_tile.h"
 #include "kernel/isa/avx2/load.h"
+#include "kernel/isa/avx2/rows.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
 #include "kernel/tile.h"
@@ -109,12 +110,7 @@ struct S8Sums {
     }
   }
   [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j)
-        c[r][j] = load_dwords(static_cast<const int32_t*>(from) + r * kPanelColumns + 8 * j);
-    }
+    load_rows(c, from);
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     // Even bytes of each dword (k 0, 2) sign-extended in place, then the odd ones (k 1, 3).
@@ -129,14 +125,7 @@ struct S8Sums {
     add(a + kRows, w);
   }
   [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) {
-        _mm256_store_si256(reinterpret_cast<__m256i*>(static_cast<int32_t*>(to) + r * kPanelColumns + 8 * j),
-                           c[r][j]);
-      }
-    }
+    store_rows(c, to);
   }
 
   [[gnu::always_inline]] void start_codes(const kernel::Tile& t, int column) {

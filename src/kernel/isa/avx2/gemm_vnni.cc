@@ -7,6 +7,7 @@
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/int4_tile.h"
 #include "kernel/isa/avx2/load.h"
+#include "kernel/isa/avx2/rows.h"
 #include "kernel/isa/avx2/vnni.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
@@ -39,14 +40,7 @@ struct VnniSums {
   __m256i c[kRows][kVectors];
 
   [[gnu::always_inline]] void start(const kernel::Tile& t, int column) { start_from<7>(t, column); }
-  [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j)
-        c[r][j] = load_dwords(static_cast<const int32_t*>(from) + r * kPanelColumns + 8 * j);
-    }
-  }
+  [[gnu::always_inline]] void load(const void* from) { load_rows(c, from); }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     __m256i w[kVectors];
 #pragma GCC unroll 4
@@ -54,14 +48,7 @@ struct VnniSums {
     add(w, a);
   }
   [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) {
-        _mm256_store_si256(reinterpret_cast<__m256i*>(static_cast<int32_t*>(to) + r * kPanelColumns + 8 * j),
-                           c[r][j]);
-      }
-    }
+    store_rows(c, to);
   }
 
   // A nibble in the upper half of a byte is the signed code times 16: sums are too, and stay in 32 bits up to

@@ -4,6 +4,7 @@
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/int4_tile.h"
 #include "kernel/isa/avx512/coded_tile.h"
+#include "kernel/isa/avx512/rows.h"
 #include "kernel/isa/avx512/sums.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
@@ -36,11 +37,7 @@ struct S8Sums {
     for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_si512();
   }
   [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      c[r][0] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns);
-      c[r][1] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns + 16);
-    }
+    load_rows(c, from);
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
@@ -49,11 +46,7 @@ struct S8Sums {
     add(a + kRows, _mm512_srai_epi16(w0, 8), _mm512_srai_epi16(w1, 8));
   }
   [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns, c[r][0]);
-      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns + 16, c[r][1]);
-    }
+    store_rows(c, to);
   }
 
   // Words of codes hold the k of a pair in nibbles 0, 2, 1 and 3: shifted to the top and back they are

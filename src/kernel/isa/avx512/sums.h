@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512/rows.h"
 
 namespace megamoe::isa_avx512 {
 
@@ -27,17 +28,8 @@ struct Bf16Sums {
   static constexpr int kRowCount = kRows;
   __m512 c[kRows][2];
 
-  [[gnu::always_inline]] void start(const kernel::Tile&, int) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) c[r][0] = c[r][1] = _mm512_setzero_ps();
-  }
-  [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      c[r][0] = _mm512_load_ps(static_cast<const float*>(from) + r * kernel::kPanelColumns);
-      c[r][1] = _mm512_load_ps(static_cast<const float*>(from) + r * kernel::kPanelColumns + 16);
-    }
-  }
+  [[gnu::always_inline]] void start(const kernel::Tile&, int) { clear_rows(c); }
+  [[gnu::always_inline]] void load(const void* from) { load_rows(c, from); }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     const __m512i w0 = _mm512_load_si512(weights), w1 = _mm512_load_si512(weights + 16);
     const auto as_floats = [](__m512i bits) __attribute__((always_inline)) {
@@ -73,25 +65,10 @@ struct Bf16Sums {
   /// C = scales * fl(sum * factor of the row) + (first ? 0 : C), where there are factors.
   [[gnu::always_inline]] void add_scaled(const float* factors, __m512 scale0, __m512 scale1, bool first,
                                          float* to) const {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r, to += kernel::kPanelColumns) {
-      __m512 value0 = c[r][0], value1 = c[r][1];
-      if (factors != nullptr) {
-        value0 = _mm512_mul_ps(value0, _mm512_set1_ps(factors[r]));
-        value1 = _mm512_mul_ps(value1, _mm512_set1_ps(factors[r]));
-      }
-      const __m512 before0 = first ? _mm512_setzero_ps() : _mm512_load_ps(to);
-      const __m512 before1 = first ? _mm512_setzero_ps() : _mm512_load_ps(to + 16);
-      _mm512_store_ps(to, _mm512_fmadd_ps(value0, scale0, before0));
-      _mm512_store_ps(to + 16, _mm512_fmadd_ps(value1, scale1, before1));
-    }
+    add_scaled_rows(c, factors, scale0, scale1, first, to);
   }
   [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      _mm512_store_ps(static_cast<float*>(to) + r * kernel::kPanelColumns, c[r][0]);
-      _mm512_store_ps(static_cast<float*>(to) + r * kernel::kPanelColumns + 16, c[r][1]);
-    }
+    store_rows(c, to);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx512/rows.h"
 #include "kernel/isa/avx512_vnni/decode.h"
 #include "kernel/kernels.h"
 #include "kernel/pack_rows.h"
@@ -41,11 +42,7 @@ struct S8Sums {
     }
   }
   [[gnu::always_inline]] void load(const void* from) {
-#pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) {
-      c[r][0] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns);
-      c[r][1] = _mm512_load_si512(static_cast<const int32_t*>(from) + r * kPanelColumns + 16);
-    }
+    isa_avx512::load_rows(c, from);
   }
   [[gnu::always_inline]] void step(const uint32_t* weights, const Operand* a) {
     add(_mm512_load_si512(weights), _mm512_load_si512(weights + 16), a);
@@ -59,11 +56,7 @@ struct S8Sums {
     }
   }
   [[gnu::always_inline]] void store(void* to) const {
-#pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) {
-      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns, c[r][0]);
-      _mm512_store_si512(static_cast<int32_t*>(to) + r * kPanelColumns + 16, c[r][1]);
-    }
+    isa_avx512::store_rows(c, to);
   }
 };
 
