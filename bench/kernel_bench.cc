@@ -129,11 +129,11 @@ void register_kernels() {
   for (const kernel::Gemm* gemm : gemms) {
     const IsaInfo& level = isa_levels()[static_cast<size_t>(gemm->isa)];
     if (!level.runnable) {
-      std::printf("skipped %s: %s\n", gemm->name, level.reason.c_str());
+      std::fprintf(stderr, "skipped %s: %s\n", gemm->name, level.reason.c_str());
       continue;
     }
     if (!kernel::runnable(*gemm)) {
-      std::printf("skipped %s: this CPU lacks what it needs beyond %s\n", gemm->name, level.name);
+      std::fprintf(stderr, "skipped %s: this CPU lacks what it needs beyond %s\n", gemm->name, level.name);
       continue;
     }
     // Group kernels multiply strips with scales beside them, which nothing here makes.
