@@ -9,11 +9,19 @@ import pytest
 import megamoe
 from layers import Layer
 
-LONG_S = 3600
+LONG_S = 100  # far longer than a signal takes; a lost one must not hold the tests for ever
 
 
 class Stop(Exception):
     pass
+
+
+@pytest.fixture(autouse=True)
+def raising_ctrl_c():
+    """Python's own handler: programs that shells start in the background come up without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
