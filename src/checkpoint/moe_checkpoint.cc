@@ -141,6 +141,76 @@ Status agree_on_types(const TensorSet& tensors, const std::string& tensor, const
   return wrong_type(tensors, tensor, b, dtype_name(a.dtype) + std::string(" like the weights of Linear1"));
 }
 
+std::string in_layer(int64_t index) {
+  return " in layer " + std::to_string(index);
+}
+
+/// The router of a layer, its biases, and how it scores.
+Status read_router(const TensorSet& tensors, const MoeConfig& config, const Place& place, LayerMemory& memory,
+                   MoeLayer& layer) {
+  const Scheme& scheme = *place.scheme;
+  const int64_t experts = config.num_experts;
+  const std::string owner = "the router" + in_layer(layer.index);
+  const auto floats = [&](const std::string& name, const std::vector<int64_t>& shape, bool required,
+                          TensorView& out) -> Status {
+    if (!required && !tensors.has(name)) return Status::ok();
+    auto read = find_floats(tensors, name, owner, shape, memory);
+    if (!read) return read.status();
+    out = *read;
+    return Status::ok();
+  };
+  const std::string router = place.name(scheme.router, layer.index);
+  MEGAMOE_RETURN_IF_ERROR(floats(router + ".weight", {experts, config.hidden}, true, layer.router));
+  MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, scheme.biased, layer.router_bias));
+  for (const char* correction : scheme.corrections) {
+    if (correction == nullptr || layer.correction_bias.present()) continue;
+    const std::string name = place.name(correction, layer.index);
+    auto found = tensors.find(name);
+    const bool row = found && found->dims == 2;  // ERNIE keeps one of (1, E)
+    MEGAMOE_RETURN_IF_ERROR(floats(name, row ? std::vector<int64_t>{1, experts} : std::vector{experts}, false,
+                                   layer.correction_bias));
+    if (row) layer.correction_bias = TensorView(layer.correction_bias.data, DType::kFloat32, {experts});
+  }
+  const char* const usual = scheme.corrections[config.routing.usual_correction];
+  if (config.routing.corrected && usual != nullptr && !layer.correction_bias.present()) {
+    return find_tensor(tensors, place.name(usual, layer.index), owner).status();
+  }
+  layer.scoring = config.routing.scoring;
+  if (layer.scoring.empty()) layer.scoring = layer.correction_bias.present() ? "sigmoid" : "softmax";
+  return Status::ok();
+}
+
+/// Names of Linear1 and Linear2.
+struct PairNames {
+  LinearNames linear1, linear2;
+};
+
+PairNames routed_names(const Place& place, int64_t experts, int64_t index) {
+  const Scheme& scheme = *place.scheme;
+  PairNames names;
+  names.linear1.stacked = names.linear2.stacked = is_stacked(scheme);
+  for (int64_t e = 0; e < (names.linear1.stacked ? 1 : experts); ++e) {
+    names.linear1.first.push_back(place.name(scheme.gate, index, e));
+    if (scheme.up != nullptr) names.linear1.up.push_back(place.name(scheme.up, index, e));
+    names.linear2.first.push_back(place.name(scheme.down, index, e));
+    names.linear1.owners.push_back(names.linear1.stacked
+                                       ? "all " + std::to_string(experts) + " experts" + in_layer(index)
+                                       : "expert " + std::to_string(e) + " of " + std::to_string(experts) +
+                                             in_layer(index));
+  }
+  names.linear2.owners = names.linear1.owners;
+  return names;
+}
+
+PairNames shared_names(const Place& place, int64_t index) {
+  const Parts& parts = place.scheme->shared_parts;
+  const std::string shared = place.name(place.scheme->shared, index);
+  const std::vector<std::string> owners = {"the shared experts" + in_layer(index)};
+  PairNames names{{{shared + parts.gate}, {}, owners}, {{shared + parts.down}, {}, owners}};
+  if (parts.up != nullptr) names.linear1.up = {shared + parts.up};
+  return names;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MoeCheckpoint>> MoeCheckpoint::open(const std::string& path) {
@@ -173,49 +243,13 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   const Scheme& scheme = *place.scheme;
   const TensorSet& tensors = *tensors_;
   const auto [experts, hidden, width] = std::tuple(config_.num_experts, config_.hidden, config_.intermediate);
-  const std::string in_layer = " in layer " + std::to_string(index);
   auto memory = std::make_shared<LayerMemory>();
   MoeLayer layer;
   layer.index = index;
   layer.memory = memory;
-  auto floats = [&](const std::string& name, const std::vector<int64_t>& shape, bool required,
-                    TensorView& out) -> Status {
-    if (!required && !tensors.has(name)) return Status::ok();
-    auto read = find_floats(tensors, name, "the router" + in_layer, shape, *memory);
-    if (!read) return read.status();
-    out = *read;
-    return Status::ok();
-  };
-  const std::string router = place.name(scheme.router, index);
-  MEGAMOE_RETURN_IF_ERROR(floats(router + ".weight", {experts, hidden}, true, layer.router));
-  MEGAMOE_RETURN_IF_ERROR(floats(router + ".bias", {experts}, scheme.biased, layer.router_bias));
-  for (const char* correction : scheme.corrections) {
-    if (correction == nullptr || layer.correction_bias.present()) continue;
-    const std::string name = place.name(correction, index);
-    auto found = tensors.find(name);
-    const bool row = found && found->dims == 2;  // ERNIE keeps one of (1, E)
-    MEGAMOE_RETURN_IF_ERROR(floats(name, row ? std::vector<int64_t>{1, experts} : std::vector{experts}, false,
-                                   layer.correction_bias));
-    if (row) layer.correction_bias = TensorView(layer.correction_bias.data, DType::kFloat32, {experts});
-  }
-  const char* const usual = scheme.corrections[config_.routing.usual_correction];
-  if (config_.routing.corrected && usual != nullptr && !layer.correction_bias.present()) {
-    return find_tensor(tensors, place.name(usual, index), "the router" + in_layer).status();
-  }
-  layer.scoring = config_.routing.scoring;
-  if (layer.scoring.empty()) layer.scoring = layer.correction_bias.present() ? "sigmoid" : "softmax";
+  MEGAMOE_RETURN_IF_ERROR(read_router(tensors, config_, place, *memory, layer));
 
-  LinearNames names1, names2;
-  names1.stacked = names2.stacked = is_stacked(scheme);
-  for (int64_t e = 0; e < (names1.stacked ? 1 : experts); ++e) {
-    names1.first.push_back(place.name(scheme.gate, index, e));
-    if (scheme.up != nullptr) names1.up.push_back(place.name(scheme.up, index, e));
-    names2.first.push_back(place.name(scheme.down, index, e));
-    names1.owners.push_back(names1.stacked ? "all " + std::to_string(experts) + " experts" + in_layer
-                                           : "expert " + std::to_string(e) + " of " +
-                                                 std::to_string(experts) + in_layer);
-  }
-  names2.owners = names1.owners;
+  const auto [names1, names2] = routed_names(place, experts, index);
   const int64_t outputs = scheme.up == nullptr ? 2 * width : width;
   MEGAMOE_RETURN_IF_ERROR(
       read_pair(names1, {experts, outputs, hidden}, names2, width, *memory, layer.weight1, layer.weight2));
@@ -225,22 +259,18 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   if (is_stacked(scheme)) {
     MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(tensors, names2.first[0], layer.weight1, layer.weight2));
   }
-
   if (gated && scheme.gated != nullptr && config_.gated_shared != 0) {
     MEGAMOE_RETURN_IF_ERROR(append_gated(place.name(scheme.gated, index), layer, *memory));
   }
+
   const int64_t count = config_.shared_experts;
   if (scheme.shared == nullptr || count == 0) return layer;
-  const std::string shared = place.name(scheme.shared, index);
-  const std::vector<std::string> owners = {"the shared experts" + in_layer};
-  const Parts& parts = scheme.shared_parts;
-  LinearNames first{{shared + parts.gate}, {}, owners};
-  if (parts.up != nullptr) first.up = {shared + parts.up};
-  MEGAMOE_RETURN_IF_ERROR(read_pair(first, {1, (parts.up == nullptr ? 2 : 1) * count * width, hidden},
-                                    {{shared + parts.down}, {}, owners}, count * width, *memory,
+  const auto [shared1, shared2] = shared_names(place, index);
+  const int64_t shared_outputs = (scheme.shared_parts.up == nullptr ? 2 : 1) * count * width;
+  MEGAMOE_RETURN_IF_ERROR(read_pair(shared1, {1, shared_outputs, hidden}, shared2, count * width, *memory,
                                     layer.shared_weight1, layer.shared_weight2));
-  MEGAMOE_RETURN_IF_ERROR(
-      split_shared(shared, count, width, layer.shared_weight1, layer.shared_weight2, *memory));
+  MEGAMOE_RETURN_IF_ERROR(split_shared(place.name(scheme.shared, index), count, width, layer.shared_weight1,
+                                       layer.shared_weight2, *memory));
   return layer;
 }
 
