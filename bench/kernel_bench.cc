@@ -80,7 +80,9 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     tile.k = kReduction;
     tile.column_sums = column_sums.data();
     tile.c = sums->data();
-    tile.read_once = base::memory_habits(base::this_cpu()).keeps_read_once;
+    const base::MemoryHabits habits = base::memory_habits(base::this_cpu());
+    tile.read_once = habits.keeps_read_once;
+    if (habits.follows_streams && tiles == 1) tile.ahead = gemm.stream_ahead[static_cast<int>(code)];
     tile.panels = together;
     tile.group = form.group();
     tile.form = form.groups;

@@ -43,7 +43,8 @@ struct MemoryHabits {
   /// a way to the third. Elsewhere they may come to the first one alone, which is smaller than a panel of
   /// weights.
   bool keeps_read_once = false;
-  /// It brings in what follows a load by itself, as fast as memory gives it.
+  /// It brings in what follows a load by itself: lines announced a little ahead of the loads come faster than
+  /// those of the next panel. They are announced as read once.
   bool follows_streams = false;
 };
 MemoryHabits memory_habits(const Cpu& cpu);

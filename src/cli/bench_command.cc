@@ -72,7 +72,7 @@ class Bench {
     auto range = ReadRange::make(per_rank * common_.ranks);
     if (!range) return bad_input(range.status());
     range_ = std::move(*range);
-    const double read = read_ceiling(range_, threads);
+    const double read = range_.ceiling(threads);
     for (const moe::Scenario* scenario : measured_.scenarios) {
       const Ceiling ceiling{ceiling_of(scenario->family1, *isa, threads),
                             ceiling_of(scenario->family2, *isa, threads), read};

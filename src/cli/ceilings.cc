@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -25,8 +26,35 @@ constexpr int kRounds = 12;
 constexpr int64_t kTileK = 256;  // a panel of 16 KiB (bf16): nearest cache
 constexpr size_t kReadBytes = size_t{768} << 20, kReadBytesPerThread = size_t{1} << 20;
 constexpr size_t kReadAtOnce =
-    (size_t{256} << 10) / sizeof(uint64_t);            // words between two looks at the clock
-constexpr size_t kPrefetch = 4096 / sizeof(uint64_t);  // words ahead
+    (size_t{256} << 10) / sizeof(uint64_t);  // words between two looks at the clock
+
+constexpr size_t kLine = base::kCacheLine / sizeof(uint64_t);
+constexpr int kReadRounds = 6;  // of each way
+
+/// Adds up `words` words of each of kStreams streams, a line of one after a line of the other. kAhead words
+/// ahead lines are announced, for all caches or (kOnce) as read once; 0: none are.
+template <size_t kStreams, size_t kAhead, bool kOnce>
+void add_up(const uint64_t* from, size_t distance, size_t words) {
+  uint64_t sums[kLine] = {};
+  for (size_t i = 0; i < words; i += kLine) {
+    for (size_t s = 0; s < kStreams; ++s) {
+      const uint64_t* const line = from + s * distance + i;
+      if constexpr (kAhead > 0) __builtin_prefetch(line + kAhead, 0, kOnce ? 0 : 3);
+      for (size_t j = 0; j < kLine; ++j) sums[j] += line[j];
+    }
+  }
+  for (uint64_t& sum : sums) asm volatile("" : "+r"(sum));  // read for nothing else
+}
+
+/// Ways to read. Which one is the fastest depends on the CPU and on where the threads run.
+struct ReadWay {
+  size_t streams;
+  void (*run)(const uint64_t* from, size_t distance, size_t words);
+};
+constexpr ReadWay kReadWays[] = {{1, add_up<1, 4096 / sizeof(uint64_t), false>},
+                                 {1, add_up<1, 8192 / sizeof(uint64_t), true>},
+                                 {2, add_up<2, 0, false>},
+                                 {2, add_up<2, 2048 / sizeof(uint64_t), true>}};
 
 /// Threads begin together: one alone gets more of the memory than its share.
 class Start {
@@ -152,26 +180,33 @@ Result<ReadRange> ReadRange::make(int threads, bool huge) {
 double ReadRange::read(int thread, Clock::time_point until) {
   const auto* const part =
       reinterpret_cast<const uint64_t*>(pages_.data()) + static_cast<size_t>(thread) * part_;
-  size_t at = next_[static_cast<size_t>(thread)], words = 0;
-  uint64_t sums[8] = {};
+  const ReadWay& way = kReadWays[way_];
+  const size_t stream = part_ / way.streams, at_once = kReadAtOnce / way.streams;
+  size_t& at = next_[static_cast<size_t>(thread)];
+  size_t words = 0;
   const auto start = Clock::now();
   auto now = start;
   do {
-    for (size_t i = at; i < at + kReadAtOnce; i += 8) {
-      __builtin_prefetch(part + i + kPrefetch);
-      for (size_t j = 0; j < 8; ++j) sums[j] += part[i + j];
-    }
-    words += kReadAtOnce;
-    at = at + kReadAtOnce < part_ ? at + kReadAtOnce : 0;
+    if (at + at_once > stream) at = 0;
+    way.run(part + at, stream, at_once);
+    words += at_once * way.streams;
+    at += at_once;
     now = Clock::now();
   } while (now < until);
-  for (uint64_t& sum : sums) asm volatile("" : "+r"(sum));  // read for nothing else
-  next_[static_cast<size_t>(thread)] = at;
   return static_cast<double>(words * sizeof(uint64_t)) / std::chrono::duration<double>(now - start).count();
 }
 
-double read_ceiling(ReadRange& range, int threads) {
-  return best_round(threads, [&](int t, Clock::time_point until) { return range.read(t, until); });
+double ReadRange::ceiling(int threads) {
+  double best = 0;
+  size_t fastest = 0;
+  for (int round = 0; round < kReadRounds; ++round) {
+    for (way_ = 0; way_ < std::size(kReadWays); ++way_) {
+      const double rate = on_threads(threads, [&](int t, Clock::time_point until) { return read(t, until); });
+      if (rate > best) best = rate, fastest = way_;
+    }
+  }
+  way_ = fastest;
+  return best;
 }
 
 Ceilings CeilingPasses::run(base::Team& team, int rank, double seconds, bool reading, bool computing) const {

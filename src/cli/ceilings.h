@@ -35,15 +35,16 @@ class ReadRange {
   static Result<ReadRange> make(int threads, bool huge = true);
   /// Bytes per second that the calling thread reads, until then.
   double read(int thread, Clock::time_point until);
+  /// Bytes per second that `threads` threads read together: the best of some rounds of several ways to read.
+  /// read() goes the fastest of them from then on.
+  double ceiling(int threads);
 
  private:
   base::Pages pages_;
   size_t part_ = 0;           ///< words of a thread
   std::vector<size_t> next_;  ///< word of its part, by thread
+  size_t way_ = 0;
 };
-
-/// Bytes per second that `threads` threads of a range read together: the best of some rounds.
-double read_ceiling(ReadRange& range, int threads);
 
 /// What a layer is held against while it runs: reading and the arithmetic of its two products, on the threads
 /// of each rank.

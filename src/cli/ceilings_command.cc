@@ -26,8 +26,8 @@ int run_ceilings(const CommonOptions& common) {
   for (const bool huge : {false, true}) {
     auto range = ReadRange::make(threads, huge);
     if (!range) return bad_input(range.status());
-    lines.push_back({huge ? "read, huge pages" : "read, 4 KiB pages", "GB/s", read_ceiling(*range, 1),
-                     read_ceiling(*range, threads)});
+    lines.push_back({huge ? "read, huge pages" : "read, 4 KiB pages", "GB/s", range->ceiling(1),
+                     range->ceiling(threads)});
   }
   if (common.json) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();

@@ -122,6 +122,9 @@ struct Tile {
   int64_t k_begin = 0;      ///< first k of the range in the packed rows, a multiple of kRangeStep and group
   bool accumulate = false;  ///< continue from C
   bool read_once = false;   ///< announce lines as read once, see base::MemoryHabits
+  /// Above 0, where the kernel streams: announces the panel itself so many bytes before they are read, as
+  /// read once, and nothing else.
+  int64_t ahead = 0;
   int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
   // Group kernels only: C, always float, is the sum over the groups in ascending order of
   // scale[group][col] * fl(T * row scale[row][group]), T being the product of the group alone; one fused
@@ -151,9 +154,10 @@ struct Gemm {
   /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
-  /// Up to so many rows a strip from memory is read faster as a stream that the CPU follows by itself than
-  /// announced, see base::MemoryHabits; with more, in one tile, as a stream announced a little ahead.
-  int streamed_rows = 0;
+  /// By WeightCode: bytes that one tile of any number of rows announces ahead of where it reads, line by
+  /// line, from panel to panel, where the CPU follows streams (base::MemoryHabits). 0: it announces the next
+  /// panel.
+  int64_t stream_ahead[kWeightCodeCount] = {};
   uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
 
   /// Whether it multiplies panels of a code, as they are stored or by way of a strip.

@@ -45,10 +45,22 @@ class SpreadPrefetch {
   int per_step_ = 0;
 };
 
+/// Where `step` announces lines itself.
+struct NoPrefetch {
+  void step() {}
+};
+
+/// Announces the dword row of a panel `ahead` bytes behind one that is read now. A few lines at a time,
+/// evenly: bursts fill the queue of outstanding lines and keep loads out of it.
+[[gnu::always_inline]] inline void announce_row_ahead(const uint32_t* weights, int64_t ahead) {
+  const auto* const row = reinterpret_cast<const std::byte*>(weights) + ahead;
+  __builtin_prefetch(row, 0, static_cast<int>(Locality::kOnce));
+  __builtin_prefetch(row + 64, 0, static_cast<int>(Locality::kOnce));
+}
+
 /// Calls `step` `count` times. Always inlined: the accumulators that `step` refers to must stay in registers.
-template <class Level, Locality kLocality, class Step>
-[[gnu::always_inline]] inline void k_loop(SpreadPrefetch<Level, kLocality>& prefetch, int64_t count,
-                                          Step step) {
+template <class Prefetch, class Step>
+[[gnu::always_inline]] inline void k_loop(Prefetch& prefetch, int64_t count, Step step) {
   int64_t i = 0;
   for (; i + kPrefetchStride <= count; i += kPrefetchStride) {
 #pragma GCC unroll 4

@@ -15,13 +15,26 @@
 
 namespace megamoe::kernel {
 
-template <class Level, Family kFamily, template <int> class Accumulators, int kRows, Locality kLocality>
+/// How a tile announces weights: those it was given, with their locality, or its panel as a stream.
+enum class Announce { kCaches, kOnce, kStream };
+
+template <class Level, Family kFamily, template <int> class Accumulators, int kRows, Announce kAnnounce>
 void tile_product(const Tile& t) {
   using Sums = Accumulators<kRows>;
   constexpr int kPasses = kPanelColumns / Sums::kColumns;
   constexpr int kPack = k_per_dword(kFamily);
+  constexpr bool kStreams = kAnnounce == Announce::kStream;
+  static_assert(!kStreams || kPasses == 1, "a stream is read once");
   const int64_t steps = (t.k + kPack - 1) / kPack;
-  SpreadPrefetch<Level, kLocality> prefetch(t, steps, kPasses);
+  const int64_t ahead = t.ahead;
+  auto prefetch = [&] {
+    if constexpr (kStreams) {
+      return NoPrefetch{};
+    } else {
+      constexpr auto kLocality = kAnnounce == Announce::kOnce ? Locality::kOnce : Locality::kCaches;
+      return SpreadPrefetch<Level, kLocality>(t, steps, kPasses);
+    }
+  }();
   for (int column = 0; column < kPanelColumns; column += Sums::kColumns) {
     const uint32_t* weights = static_cast<const uint32_t*>(t.panel) + column;
     const auto* a =
@@ -35,6 +48,7 @@ void tile_product(const Tile& t) {
     }
     const auto step = [&]() __attribute__((always_inline)) {
       sums.step(weights, a);
+      if constexpr (kStreams) announce_row_ahead(weights, ahead);
       weights += kPanelColumns;
       a += Sums::kOperands * kRows;
     };
@@ -50,17 +64,20 @@ void tile_product(const Tile& t) {
   }
 }
 
-/// The tile functions of one kernel for 1 .. kMaxRows rows.
-template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows>
+/// The tile functions of one kernel for 1 .. kMaxRows rows; kStreams: they take Tile::ahead.
+template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows, bool kStreams = false>
 struct TileFunctions {
   static void run(const Tile& t) {
-    (t.read_once ? kByRows<Locality::kOnce> : kByRows<Locality::kCaches>)[t.rows - 1](t);
+    if constexpr (kStreams) {
+      if (t.ahead > 0) return kByRows<Announce::kStream>[t.rows - 1](t);
+    }
+    (t.read_once ? kByRows<Announce::kOnce> : kByRows<Announce::kCaches>)[t.rows - 1](t);
   }
 
  private:
-  template <Locality kLocality>
+  template <Announce kAnnounce>
   static constexpr auto kByRows = functions_by_rows<kMaxRows>([]<int kRows>() {
-    return &tile_product<Level, kFamily, Accumulators, kRows, kLocality>;
+    return &tile_product<Level, kFamily, Accumulators, kRows, kAnnounce>;
   });
 };
 

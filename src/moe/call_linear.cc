@@ -16,9 +16,6 @@ inline void announce_store(const void* address) {
 /// just after: while they are made nothing else is asked of memory.
 constexpr int64_t kAroundOutputs = 24 * base::kCacheLine;
 
-/// How far ahead strips are announced that one tile reads as one stream from panel to panel.
-constexpr int64_t kStreamAhead = 8 << 10;
-
 void announce(const std::byte* from, int64_t bytes, bool once) {
   for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(base::kCacheLine)) {
     once ? __builtin_prefetch(from + at, 0, 0) : __builtin_prefetch(from + at, 0, 2);
@@ -80,8 +77,9 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const auto multiply_tile =
       reads_codes ? linear.gemm->coded_tile[static_cast<int>(g.code)] : linear.gemm->tile;
   const int64_t at_once = linear.panels_at_once(block.rows);
-  const bool one_stream = plan_.memory.follows_streams && linear.gemm->streamed_rows > 0 &&
-                          linear.decode == nullptr && tiles == 1 && linear.source->stored(0, 0) != nullptr;
+  const bool one_stream = plan_.memory.follows_streams && tiles == 1 && ranges == 1 && at_once == 1 &&
+                          linear.source->stored(0, 0) != nullptr;
+  const int64_t ahead = one_stream ? linear.gemm->stream_ahead[static_cast<int>(g.code)] : 0;
   int64_t count = 1;
   for (int64_t p = piece.index * per_piece; p < end; p += count) {
     count = std::min(at_once, end - p);
@@ -91,9 +89,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
     const pack::Panel& panel = panels[0];
     // Every tile brings in its share of the next panel, so that no tile waits for all of it.
     Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
-    if (one_stream) {
-      next = {panel.codes + kStreamAhead, block.rows <= linear.gemm->streamed_rows ? 0 : g.stored_bytes()};
-    }
+    if (ahead > 0) next = {};
     const base::EvenSplit shares{next.bytes, ranges * tiles};
     for (int64_t i = 0; i < ranges; ++i) {
       kernel::Tile tile{};
@@ -120,6 +116,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         tile.prefetch = next.from + shares.begin(share);
         tile.prefetch_bytes = shares.size(share) - 2 * around;
         tile.read_once = plan_.memory.keeps_read_once;
+        tile.ahead = ahead;
         tile.panels = static_cast<int>(count);
         multiply_tile(tile);
         const std::byte* const rest = tile.prefetch + tile.prefetch_bytes;

@@ -67,6 +67,7 @@ struct Problem {
       tile.k_begin = begin;
       tile.accumulate = begin > 0;
       tile.read_once = read_once;
+      tile.ahead = ahead;
       gemm.tile(tile);
     }
     EXPECT_TRUE(packed.intact() && c.intact() && codes.intact() && panel.intact());
@@ -113,6 +114,7 @@ struct Problem {
   int rows;
   int64_t k;
   bool read_once = false;
+  int64_t ahead = 0;
   std::vector<Code> a, b;
 };
 
@@ -234,6 +236,11 @@ TEST_P(GemmTest, PrefetchHintsChangeNothing) {
       for (int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{100}, int64_t{1} << 16}) {
         EXPECT_EQ(plain, problem.run(0, problem.rows, weights.data(), bytes));
       }
+    }
+    problem.ahead = 8192;
+    for (int rows = 1; rows <= problem.rows; ++rows) {
+      const std::vector<uint32_t> streamed = problem.run(0, rows);
+      EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), plain.begin())) << rows << " rows";
     }
   }
 }

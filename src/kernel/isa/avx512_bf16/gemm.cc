@@ -25,14 +25,14 @@ constinit const kernel::Gemm gemm_bf16 = {
     .max_rows = kTallestRows,
     .packed_bytes = kernel::PackBf16Pairs<Level>::bytes,
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
-    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kTallestRows>::run,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kTallestRows, true>::run,
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
     .coded_rows = {0, kTallestRows, kE5M2Rows, kTallestRows},
     .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
                    CodedTiles<Level, E5M2Codes, Bf16Sums, kE5M2Rows, kPairedRows>::run,
                    CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
-    .streamed_rows = 2,
+    .stream_ahead = {6 << 10},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -69,11 +69,11 @@ constinit const kernel::Gemm gemm_s8 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackS8AsU8<Level>::bytes,
     .pack_rows = kernel::PackS8AsU8<Level>::pack,
-    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows, true>::run,
     .decode = {nullptr, nullptr, nullptr, nullptr, decode_int4},
     .coded_rows = {0, 0, 0, 0, kMaxRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
-    .streamed_rows = 2,
+    .stream_ahead = {6 << 10},
 };
 
 }  // namespace megamoe::isa_avx512_vnni
