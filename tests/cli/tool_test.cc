@@ -252,39 +252,6 @@ std::vector<std::string> level_names() {
 INSTANTIATE_TEST_SUITE_P(Levels, ToolLevel, testing::ValuesIn(level_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(Tool, LimitTablesStandInTheDocument) {
-  std::stringstream document;
-  document << std::ifstream(std::string(MEGAMOE_SOURCE_DIR) + "/docs/limits.md").rdbuf();
-  for (const char* profile : {"cpu", "ascend_a2_a3", "ascend_950", "mega_moe_v1"}) {
-    const std::string name = profile;
-    const Outcome table = run("limits " + name);
-    EXPECT_EQ(table.code, 0);
-    EXPECT_TRUE(contains(document.str(), "## " + name + "\n\n" + table.out))
-        << "docs/limits.md lacks this table of " << name << ":\n"
-        << table.out;
-    const json limits = run_json("limits " + name);
-    EXPECT_EQ(limits["profile"], name);
-    EXPECT_EQ(limits["limits"].size(),
-              static_cast<size_t>(std::count(table.out.begin(), table.out.end(), '\n')) - 2);
-  }
-  EXPECT_EQ(run("limits tpu").error,
-            "megamoe: profile = \"tpu\": expected one of cpu, ascend_a2_a3, ascend_950, mega_moe_v1\n");
-}
-
-TEST(Tool, FormatTablesStandInTheDocument) {
-  std::stringstream document;
-  document << std::ifstream(std::string(MEGAMOE_SOURCE_DIR) + "/docs/formats.md").rdbuf();
-  const std::string tables = run("info --formats").out;
-  const size_t end_of_first = tables.find("\n\n");
-  ASSERT_NE(end_of_first, std::string::npos);
-  for (const std::string& table : {tables.substr(0, end_of_first + 1), tables.substr(end_of_first + 2)}) {
-    EXPECT_TRUE(contains(document.str(), table)) << "docs/formats.md lacks this table:\n" << table;
-  }
-  const json rows = run_json("info --formats");
-  EXPECT_EQ(rows["formats"].size(), 10u);
-  EXPECT_EQ(rows["rules"].size(), 21u);
-}
-
 TEST(Tool, VectorsWritesOutputsAndErrors) {
   test::Scratch scratch;
   const std::string vectors = std::string(MEGAMOE_TEST_DATA) + "/vectors";
