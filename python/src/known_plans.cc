@@ -2,6 +2,7 @@
 #include "known_plans.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ class KnownPlans {
       const size_t at = (next_ + i) % entries_.size();
       if (!equal(entries_[at].stated, stated)) continue;
       next_ = (at + 1) % entries_.size();
+      entries_[at].last_use = ++uses_;
       return entries_[at].plan;
     }
     return nb::none();
@@ -53,17 +55,19 @@ class KnownPlans {
     for (const Entry& known : entries_) {
       if (known.plan.is(plan) && equal(known.stated, stated)) return;
     }
-    Entry entry{std::move(stated), std::move(plan)};
+    Entry entry{std::move(stated), std::move(plan), ++uses_};
     if (entries_.size() < most_) return entries_.push_back(std::move(entry));
-    std::swap(entries_[oldest_], entry);  // what it held ends its life after the entry is whole
-    oldest_ = (oldest_ + 1) % most_;
+    const auto unused =
+        std::min_element(entries_.begin(), entries_.end(),
+                         [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+    std::swap(*unused, entry);  // what it held ends its life after the entry is whole
   }
 
   void forget(nb::handle plan) {
     std::vector<Entry> kept, gone;
     for (Entry& entry : entries_) (entry.plan.is(plan) ? gone : kept).push_back(std::move(entry));
     entries_ = std::move(kept);
-    next_ = oldest_ = 0;
+    next_ = 0;
   }
 
   void clear() { std::exchange(entries_, {}); }
@@ -72,6 +76,7 @@ class KnownPlans {
   struct Entry {
     nb::tuple stated;
     nb::object plan;
+    int64_t last_use = 0;
   };
 
   static bool equal(const nb::tuple& a, const nb::tuple& b) {
@@ -83,7 +88,8 @@ class KnownPlans {
     return true;
   }
 
-  size_t most_, next_ = 0, oldest_ = 0;
+  size_t most_, next_ = 0;
+  int64_t uses_ = 0;
   std::vector<Entry> entries_;
 };
 
@@ -95,7 +101,8 @@ void bind_known_plans(nb::module_& module) {
       .def(nb::init<size_t>(), "most"_a)
       .def("find", &KnownPlans::find, "stated"_a, nb::sig("def find(self, stated: tuple) -> Plan | None"),
            "The plan of a call that stated the same objects or equal numbers and texts.")
-      .def("add", &KnownPlans::add, "stated"_a, "plan"_a, "The oldest of more than `most` goes.")
+      .def("add", &KnownPlans::add, "stated"_a, "plan"_a,
+           "Of more than `most` the one unused for longest goes.")
       .def("forget", &KnownPlans::forget, "plan"_a)
       .def("clear", &KnownPlans::clear);
 }

@@ -193,6 +193,20 @@ def test_the_plan_unused_for_longest_goes(layer, monkeypatch):
     assert not any(ref() is not None for ref in kept)
 
 
+def test_what_is_stated_again_stays_known(layer):
+    """Not the call that was first goes when there are too many, but the one that was not made for longest."""
+    with layer.buffer() as buffer:
+        megamoe.mega_moe(sym_buffer=buffer, **packed_call(layer))
+        planned = buffer._last_plan
+        known = buffer_module._core.KnownPlans(2)
+        known.add(("first",), planned)
+        known.add(("second",), planned)
+        assert known.find(("first",)) is planned
+        known.add(("third",), planned)
+        assert known.find(("first",)) is planned and known.find(("third",)) is planned
+        assert known.find(("second",)) is None
+
+
 def test_a_destroyed_buffer_repeats_nothing(layer):
     buffer = layer.buffer()
     call = packed_call(layer)
