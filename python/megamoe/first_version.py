@@ -7,7 +7,7 @@ from typing import Any
 from . import settings, tensors
 from .buffer import SymmBuffer
 from .errors import invalid_type, invalid_value, renamed
-from .layer import CallArguments, is_compiling, run_call
+from .layer import CallArguments, run_call
 from .weights import FractalTensor, LinearArguments
 
 __all__ = ["mega_moe_v1"]
@@ -96,7 +96,7 @@ def mega_moe_v1(
     """
     if not isinstance(context, SymmBuffer):
         invalid_type(f"context = {type(context).__name__}: expected a SymmBuffer")
-    if is_compiling():
+    if settings.is_compiling():
         from . import torch_first_version
 
         return torch_first_version.call(

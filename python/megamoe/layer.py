@@ -185,7 +185,7 @@ def mega_moe(
         shared_l2_added_bias,
         shared_l1_up,
     )
-    compiling = is_compiling()
+    compiling = settings.is_compiling()  # then a call goes through a torch operator
     if not compiling:
         results = sym_buffer.repeat(stated, x, topk_ids, topk_weights, x_active_mask)
         if results is not None:
@@ -276,12 +276,6 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
 
 def _no_check() -> None:
     pass
-
-
-def is_compiling() -> bool:
-    """Whether torch.compile looks on: then a call goes through a torch operator."""
-    torch = tensors.torch_if_loaded()
-    return torch is not None and torch.compiler.is_compiling()
 
 
 def run_call(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 from . import _core, layouts, packed, tensors
 from .errors import invalid_value
@@ -30,6 +31,27 @@ def _absent(like: torch.Tensor, dtype: str = "float32") -> Fake:
 
 def _ceil(value: Any, divisor: int) -> Any:
     return (value + divisor - 1) // divisor
+
+
+def _known(condition: Any) -> bool | None:
+    """Whether a condition on sizes holds; None where only the data can tell."""
+    if not isinstance(condition, torch.SymBool) or not free_unbacked_symbols(condition):
+        return bool(condition)
+    if statically_known_true(condition):
+        return True
+    return False if statically_known_true(torch.sym_not(condition)) else None
+
+
+def _rows_of(wanted: Any, all_rows: Any, of_all: tuple[int, ...], of_negative: Any) -> Any:
+    """`wanted` rows, at most all; all for the numbers `of_all`, `of_negative` for others below 0."""
+    if any(_known(wanted == number) for number in of_all):
+        return all_rows
+    positive = _known(wanted > 0)
+    if positive:
+        return torch.sym_min(wanted, all_rows)
+    if positive is None or any(_known(wanted == number) is None for number in of_all):
+        return torch.library.get_ctx().new_dynamic_size()
+    return of_negative
 
 
 def _coded(
@@ -60,7 +82,7 @@ def moe_init_routing_v3(a: SimpleNamespace) -> tuple[Fake, ...]:
         rows = a.expert_num * a.expert_capacity
         shape: tuple[Any, ...] = (a.expert_num, a.expert_capacity, width)
     else:
-        rows = slots if a.active_num in (-1, 0) else torch.sym_min(a.active_num, slots)
+        rows = _rows_of(a.active_num, slots, (-1, 0), 0)  # others below 0 are refused
         shape = (rows, width)
     if a.quant_mode != -1:
         expanded_x, expanded_scale = _coded(a.x, a.quant_mode, rows, shape, a.result_types)
@@ -80,8 +102,8 @@ def moe_init_routing_v3(a: SimpleNamespace) -> tuple[Fake, ...]:
 def moe_token_permute(a: SimpleNamespace) -> tuple[Fake, ...]:
     slots = rows = a.indices.numel()
     n = a.num_out_tokens
-    if n is not None and n != 0:
-        rows = torch.sym_min(n, slots) if n > 0 else torch.sym_max(slots + n, 0)
+    if n is not None:
+        rows = _rows_of(n, slots, (0,), torch.sym_max(slots + n, 0))
     shape = (rows, a.tokens.shape[1])
     if a.quant_mode == -1:
         permuted, scale = a.tokens.new_empty(shape), _absent(a.tokens)

@@ -81,6 +81,39 @@ def test_numbers_that_follow_the_batch_compile_once():
                 assert torch.equal(got, expected)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_that_only_the_data_tell_compile(dynamic):
+    """One graph for all numbers of rows that a tensor holds, of either sign."""
+
+    def rows(x, idx, number):
+        wanted = (number + 0).item()  # of a result: no call is compiled for its value
+        return (
+            ops.moe_token_permute(x, idx, wanted)[0] * 2,
+            ops.moe_init_routing_v3(x, idx, expert_num=4, active_num=wanted)[0] * 2 if wanted_is_active else x,
+        )
+
+    x, idx = torch.randn(8, 16), to_torch(ids(8, 2, 4))
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, recompile_limit=1):
+        for wanted_is_active, numbers in ((True, (5, 16, -1, 0, 30)), (False, (5, -3, 0, -30))):
+            torch._dynamo.reset()
+            compiled = torch.compile(rows, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+            for number in map(torch.tensor, numbers):
+                for got, expected in zip(compiled(x, idx, number), rows(x, idx, number)):
+                    assert torch.equal(got, expected), number
+
+
+def test_gradients_of_as_many_rows_as_the_data_tell():
+    def loss(x, idx, number):
+        return ops.moe_token_permute(x, idx, number.item())[0].square().sum()
+
+    x, idx, number = torch.randn(8, 16).requires_grad_(), to_torch(ids(8, 2, 4)), torch.tensor(-5)
+    (expected,) = torch.autograd.grad(loss(x, idx, number), x)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+        (got,) = torch.autograd.grad(compiled(x, idx, number), x)
+    assert torch.equal(got, expected)
+
+
 @pytest.mark.parametrize("space", [megamoe, torch.ops.megamoe], ids=["function", "torch.ops"])
 def test_compile_with_codes_of_every_type(space):
     """One graph for all sizes: quantise, route, convert, cast, with torch's own types in between."""
