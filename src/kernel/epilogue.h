@@ -34,7 +34,11 @@ class Columns {
     } else {
       value = V::load(reinterpret_cast<const float*>(c));
     }
-    if constexpr (kKind != EpilogueKind::kBf16) value = value * row_scale;
+    if constexpr (kKind != EpilogueKind::kBf16) {
+      value = value * row_scale;
+    } else {
+      value = value + V::set(0.0f);  // -0, of which sums that underflow lose the sign one way and not another
+    }
     if (biased_) value = value + bias_ * bias_factor;
     return value;
   }

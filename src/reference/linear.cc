@@ -372,7 +372,9 @@ std::vector<float> linear(const Scenario& scenario, const CodedRow& row, const E
   } else if (scenario.scaling == Scaling::kPerRow) {
     out = scaled_sums(row, matrix);
   } else {
-    for (double sum : multiply(matrix, [&](int64_t k) { return value(row, k); })) out.push_back(fl32(sum));
+    for (double sum : multiply(matrix, [&](int64_t k) { return value(row, k); })) {
+      out.push_back(fl32(sum) + 0.0f);  // a sum that is zero is +0
+    }
   }
   for (size_t n = 0; n < late.size(); ++n) out[n] = out[n] + late[n] * bias_weight;
   return out;

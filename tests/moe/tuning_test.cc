@@ -79,6 +79,40 @@ INSTANTIATE_TEST_SUITE_P(Tuning, EveryScenario, testing::ValuesIn(test::scenario
                            return name;
                          });
 
+// Sums of values that are hardly any numbers: whether codes or strips are multiplied, zeros have one sign.
+TEST(BlockSizes, NoZeroDependsOnThem) {
+  for (const char* const scenario : {"A16W4-FP", "A8W4-FP", "A4W4-FP", "A8W8-FP"}) {
+    const test::LayerShape shape{256, 64, 1, 1, scenario};
+    test::TestLayer layer(shape, 11);
+    Layer planned = layer.layer(1, 0, false);
+    TensorView& scale = planned.weight2.scale[0];
+    std::vector<uint8_t> least(static_cast<size_t>(scale.elements()));
+    for (size_t i = 0; i < least.size(); ++i) least[i] = i % 7 == 0;
+    scale.data = least.data();
+    planned.packed1 = PackedWeights::pack_linear1(planned.weight1, true, 1).value();
+    planned.packed2 = PackedWeights::pack_linear2(planned.weight2, 1).value();
+    planned.weight1 = planned.weight2 = {};
+    test::RankTokens tokens = layer.tokens(kTokens);
+    for (uint16_t& x : tokens.x) x = x & 0x7fff ? static_cast<uint16_t>(x - (2 << 7)) : x;  // a quarter
+    for (const Isa isa : test::runnable_levels()) {
+      const auto run = [&](std::shared_ptr<const Tuning> tuning) {
+        auto buffer = SymmBuffer::create(Group::self(), layer.config(kTokens), test::options(kThreads, isa));
+        Layer tuned = planned;
+        tuned.tuning = std::move(tuning);
+        auto op = MegaMoe::create(buffer.value(), std::move(tuned));
+        layer.poison(tokens);
+        const Status status = op.value()->run(layer.args(tokens, 1));
+        EXPECT_TRUE(status) << status.message();
+        return tokens.y;
+      };
+      const std::vector<uint16_t> want = run(nullptr);
+      EXPECT_GT(std::count(want.begin(), want.end(), 0), 0) << scenario << " " << isa_name(isa);
+      const auto strips = tuning_of({{key_of(shape, isa), {{moe::find_block_size("coded_rows"), 0}}}});
+      EXPECT_EQ(run(strips), want) << scenario << " " << isa_name(isa);
+    }
+  }
+}
+
 TEST(BlockSizes, DefaultsAreAllowedForAnyCache) {
   for (const int64_t l1d : {0, 16 << 10, 32 << 10, 48 << 10, 64 << 10, 1 << 20}) {
     base::Topology caches;
