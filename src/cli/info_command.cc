@@ -26,47 +26,51 @@ nlohmann::json block_sizes_json(const CommonOptions& common) {
   return sizes;
 }
 
-int run_info(const CommonOptions& common) {
-  const base::Topology& topology = base::topology();
-  auto isa = chosen_isa(common);
-  if (!isa) return bad_input(isa.status());
-  const std::string reason = common.isa ? "--isa " + common.isa_name : default_isa_reason();
-  const int threads =
-      common.threads > 0 ? common.threads : std::max(1, topology.usable_threads() / common.ranks);
-  auto gemm = [&](kernel::Family family) { return kernel::gemm_for(family, *isa).name; };
+/// What holds for calls with the common options.
+struct InUse {
+  Isa isa;
+  std::string reason;
+  int threads;  ///< of each rank
 
-  if (common.json) {
-    nlohmann::json levels = nlohmann::json::array();
-    for (const IsaInfo& level : isa_levels()) {
-      levels.push_back({{"name", level.name},
-                        {"requirement", level.requirement},
-                        {"runnable", level.runnable},
-                        {"reason", level.reason}});
-    }
-    const nlohmann::json result = {
-        {"version", version()},
-        {"cpu", base::cpu_model()},
-        {"isa", {{"chosen", isa_name(*isa)}, {"reason", reason}, {"levels", levels}}},
-        {"kernels",
-         {{"bf16", gemm(kernel::Family::kBf16)},
-          {"s8", gemm(kernel::Family::kS8)},
-          {"rows", kernel::row_ops_for(*isa).name},
-          {"fault", kernel::amx_fault()}}},
-        {"topology",
-         {{"packages", topology.packages},
-          {"numa_nodes", topology.numa_nodes},
-          {"cores", topology.cores},
-          {"hardware_threads", topology.hardware_threads},
-          {"quota_cores", topology.quota_cores},
-          {"l1d_bytes", topology.l1d_bytes},
-          {"l2_bytes", topology.l2_bytes},
-          {"l3_bytes", topology.l3_bytes}}},
-        {"block_sizes", block_sizes_json(common)},
-        {"ranks", common.ranks},
-        {"threads_per_rank", threads}};
-    std::printf("%s\n", result.dump(2).c_str());
-    return kSuccess;
+  const char* gemm(kernel::Family family) const { return kernel::gemm_for(family, isa).name; }
+  const char* row_ops() const { return kernel::row_ops_for(isa).name; }
+};
+
+void print_json(const CommonOptions& common, const InUse& in_use) {
+  const base::Topology& topology = base::topology();
+  nlohmann::json levels = nlohmann::json::array();
+  for (const IsaInfo& level : isa_levels()) {
+    levels.push_back({{"name", level.name},
+                      {"requirement", level.requirement},
+                      {"runnable", level.runnable},
+                      {"reason", level.reason}});
   }
+  const nlohmann::json result = {
+      {"version", version()},
+      {"cpu", base::cpu_model()},
+      {"isa", {{"chosen", isa_name(in_use.isa)}, {"reason", in_use.reason}, {"levels", levels}}},
+      {"kernels",
+       {{"bf16", in_use.gemm(kernel::Family::kBf16)},
+        {"s8", in_use.gemm(kernel::Family::kS8)},
+        {"rows", in_use.row_ops()},
+        {"fault", kernel::amx_fault()}}},
+      {"topology",
+       {{"packages", topology.packages},
+        {"numa_nodes", topology.numa_nodes},
+        {"cores", topology.cores},
+        {"hardware_threads", topology.hardware_threads},
+        {"quota_cores", topology.quota_cores},
+        {"l1d_bytes", topology.l1d_bytes},
+        {"l2_bytes", topology.l2_bytes},
+        {"l3_bytes", topology.l3_bytes}}},
+      {"block_sizes", block_sizes_json(common)},
+      {"ranks", common.ranks},
+      {"threads_per_rank", in_use.threads}};
+  std::printf("%s\n", result.dump(2).c_str());
+}
+
+void print_text(const CommonOptions& common, const InUse& in_use) {
+  const base::Topology& topology = base::topology();
   std::printf("megamoe %s\nCPU: %s\n", version(), base::cpu_model().c_str());
   std::printf("Cores: %d, hardware threads: %d, packages: %d, NUMA nodes: %d", topology.cores,
               topology.hardware_threads, topology.packages, topology.numa_nodes);
@@ -81,17 +85,26 @@ int run_info(const CommonOptions& common) {
     std::printf("Tuned: %zu layers in %s\n", common.tuning->impl().entries.size(),
                 common.tuning->name().c_str());
   }
-  std::printf("Threads of each rank: %d (%d %s)\n\n", threads, common.ranks,
+  std::printf("Threads of each rank: %d (%d %s)\n\n", in_use.threads, common.ranks,
               common.ranks == 1 ? "rank" : "ranks");
   Table table({"level", "runs here", "needs"});
   for (const IsaInfo& level : isa_levels()) {
     table.add({level.name, level.runnable ? "yes" : "no: " + level.reason, level.requirement});
   }
   table.print();
-  std::printf("\nIn use: %s (%s)\n", isa_name(*isa), reason.c_str());
-  std::printf("Kernels: %s, %s; rows: %s\n", gemm(kernel::Family::kBf16), gemm(kernel::Family::kS8),
-              kernel::row_ops_for(*isa).name);
+  std::printf("\nIn use: %s (%s)\n", isa_name(in_use.isa), in_use.reason.c_str());
+  std::printf("Kernels: %s, %s; rows: %s\n", in_use.gemm(kernel::Family::kBf16),
+              in_use.gemm(kernel::Family::kS8), in_use.row_ops());
   if (!kernel::amx_fault().empty()) std::printf("Not used: %s\n", kernel::amx_fault().c_str());
+}
+
+int run_info(const CommonOptions& common) {
+  auto isa = chosen_isa(common);
+  if (!isa) return bad_input(isa.status());
+  const int threads =
+      common.threads > 0 ? common.threads : std::max(1, base::topology().usable_threads() / common.ranks);
+  const InUse in_use{*isa, common.isa ? "--isa " + common.isa_name : default_isa_reason(), threads};
+  common.json ? print_json(common, in_use) : print_text(common, in_use);
   return kSuccess;
 }
 
