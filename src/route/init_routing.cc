@@ -38,25 +38,68 @@ Status check_ids(const MoeInitRoutingArgs& args, const IdView& ids, Workers& wor
                      "-1 (slot not used) or an expert in [0, " + std::to_string(args.expert_num) + ")");
 }
 
-/// `counts` of the experts from `start` on.
-void write_counts(int64_t type, int64_t start, std::span<const int64_t> counts, const TensorRef& output) {
-  auto* const out = static_cast<int64_t*>(output.data);
-  if (type != 2) {
-    int64_t sum = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      sum += counts[i];
-      out[i] = type == 0 ? sum : counts[i];
+/// Slots are sorted by buckets: experts from `start` on, or, where there are far more of them than slots,
+/// those that occur. Counts of all would then be most of the memory that is needed.
+class Buckets {
+ public:
+  Buckets(const IdView& ids, const InitRoutingPlan& plan, int64_t expert_num)
+      : start_(plan.start), count_(expert_num - plan.start), active_(plan.end - plan.start) {
+    constexpr int64_t kFewExperts = 1 << 16, kExpertsPerSlot = 4;
+    if (plan.capacity > 0 || count_ <= std::max(kFewExperts, kExpertsPerSlot * ids.count())) return;
+    for (int64_t slot = 0; slot < ids.count(); ++slot)
+      occurring_.push_back(static_cast<int32_t>(ids.at(slot)));
+    buckets_ = occurring_;
+    std::sort(occurring_.begin(), occurring_.end());
+    occurring_.erase(std::unique(occurring_.begin(), occurring_.end()), occurring_.end());
+    occurring_.erase(occurring_.begin(), position_of(start_));
+    for (int32_t& id : buckets_) {
+      id = id < start_ ? -1 : static_cast<int32_t>(position_of(id) - occurring_.begin());
     }
-    return;
+    sparse_ = true;
+    count_ = static_cast<int64_t>(occurring_.size());
+    active_ = position_of(plan.end) - occurring_.begin();
   }
-  int64_t pairs = 0;
+
+  int64_t active() const { return active_; }
+  CountingSort sort(const IdView& ids, Workers& workers) const {
+    if (!sparse_) return CountingSort(ids, start_, count_ + 1, workers);
+    const auto slots = static_cast<int64_t>(buckets_.size());
+    return CountingSort(IdView(TensorView(buckets_.data(), DType::kInt32, {slots})), 0, count_ + 1, workers);
+  }
+  int64_t expert(int64_t bucket) const { return sparse_ ? occurring_[bucket] : start_ + bucket; }
+
+ private:
+  std::vector<int32_t>::const_iterator position_of(int64_t id) const {
+    return std::lower_bound(occurring_.begin(), occurring_.end(), id);
+  }
+
+  int64_t start_, count_, active_;
+  bool sparse_ = false;
+  std::vector<int32_t> occurring_;  ///< experts from `start_` on that have slots, ascending
+  std::vector<int32_t> buckets_;    ///< of every slot, -1 below `start_`
+};
+
+/// `counts` of the active buckets, for the experts from `start` on.
+void write_counts(int64_t type, int64_t start, const Buckets& buckets, std::span<const int64_t> counts,
+                  const TensorRef& output) {
+  auto* const out = static_cast<int64_t*>(output.data);
+  int64_t* const end = out + output.elements();
+  int64_t* at = out;
+  int64_t sum = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
-    out[2 * pairs] = start + static_cast<int64_t>(i);
-    out[2 * pairs + 1] = counts[i];
-    ++pairs;
+    const int64_t expert = buckets.expert(static_cast<int64_t>(i));
+    if (type == 2) {
+      *at++ = expert;
+    } else {
+      int64_t* const own = out + (expert - start);
+      std::fill(at, own, type == 0 ? sum : 0);
+      at = own;
+    }
+    sum += counts[i];
+    *at++ = type == 0 ? sum : counts[i];
   }
-  std::fill(out + 2 * pairs, out + output.elements(), 0);
+  std::fill(at, end, type == 0 ? sum : 0);
 }
 
 /// Rows that no slot goes to.
@@ -87,9 +130,9 @@ Status run(const MoeInitRoutingArgs& args, const MoeInitRoutingOutputs& outputs,
   const IdView ids(args.expert_idx);
   MEGAMOE_RETURN_IF_ERROR(check_ids(args, ids, *workers));
 
-  const int64_t active = plan->end - plan->start;
-  CountingSort sort(ids, plan->start, args.expert_num - plan->start + 1, *workers);
-  const std::span<const int64_t> counts = sort.counts().first(static_cast<size_t>(active));
+  const Buckets buckets(ids, *plan, args.expert_num);
+  CountingSort sort = buckets.sort(ids, *workers);
+  const std::span<const int64_t> counts = sort.counts().first(static_cast<size_t>(buckets.active()));
   const std::vector<RowRange> unused = unused_rows(*plan, counts);
   auto* const row_idx = static_cast<int32_t*>(outputs.expanded_row_idx.data);
   const bool scatter = args.row_idx_type == 1;
@@ -114,9 +157,10 @@ Status run(const MoeInitRoutingArgs& args, const MoeInitRoutingOutputs& outputs,
   move.rows = outputs.expanded_x.data;
   move.scales = outputs.expanded_scale.data;
 
-  sort.place({active, plan->capacity}, to, scatter ? row_idx : nullptr, *workers);
+  sort.place({buckets.active(), plan->capacity}, to, scatter ? row_idx : nullptr, *workers);
   if (args.expert_tokens_num_flag) {
-    write_counts(args.expert_tokens_num_type, plan->start, counts, outputs.expert_tokens_count_or_cumsum);
+    write_counts(args.expert_tokens_num_type, plan->start, buckets, counts,
+                 outputs.expert_tokens_count_or_cumsum);
   }
   move_rows(move, *workers);
   clear_rows(move, unused, *workers);

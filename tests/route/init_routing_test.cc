@@ -52,7 +52,7 @@ MoeInitRoutingArgs plain(const Input& x, const Input& ids, int64_t experts) {
 TEST(InitRouting, CopiesLikeTheReference) {
   std::mt19937 random(1);
   for (int64_t tokens : {0, 1, 15, 16, 17, 255, 256, 257, 1023, 1025}) {
-    for (int64_t experts : {1, 2, 64, 65, 256}) {
+    for (int64_t experts : {1, 2, 64, 65, 256, 70001}) {  // the last ones are far more than slots
       const int64_t topk = 1 + static_cast<int64_t>(random() % 3);
       const bool wide = random() % 2 != 0;
       const DType type = random() % 2 != 0 ? DType::kBFloat16 : DType::kFloat32;
@@ -195,6 +195,33 @@ TEST(InitRouting, RangesAddUp) {
     }
   }
   for (size_t i = 0; i < sums[0].size(); ++i) EXPECT_NEAR(sums[0][i], sums[1][i], 1e-3) << i;
+}
+
+// Memory goes with the slots: counts of all these experts would be 24 GB.
+TEST(InitRouting, AsManyExpertsAsThereAreNumbers) {
+  constexpr int64_t kExperts = 2147483646;
+  const int64_t id[] = {kExperts - 1, 5, 12, -1, kExperts - 1, 5, 0, 70000};
+  const Input x = Input(DType::kFloat32, {8, 1}).fill([](int64_t t, int64_t) { return t + 1; });
+  for (const DType type : {DType::kInt32, DType::kInt64}) {
+    const Input ids = Input(type, {8, 1});
+    for (int64_t t = 0; t < 8; ++t) {
+      if (type == DType::kInt64) reinterpret_cast<int64_t*>(ids.data())[t] = id[t];
+      if (type == DType::kInt32) reinterpret_cast<int32_t*>(ids.data())[t] = static_cast<int32_t>(id[t]);
+    }
+    MoeInitRoutingArgs args = plain(x, ids, kExperts);
+    args.active_expert_range = {0, 10};
+    Result4 active(args);
+    Status status = moe_init_routing_v3(args, active.tensors);
+    ASSERT_TRUE(status) << status.message();
+    EXPECT_EQ(active.row_idx(), (std::vector<int32_t>{-1, 1, -1, -1, -1, 2, 0, -1}));
+    EXPECT_EQ(active.counts(), (std::vector<int64_t>{1, 0, 0, 0, 0, 2, 0, 0, 0, 0}));
+    args.active_expert_range = {};
+    args.expert_tokens_num_flag = false;
+    Result4 all(args);
+    status = moe_init_routing_v3(args, all.tensors);
+    ASSERT_TRUE(status) << status.message();
+    EXPECT_EQ(all.row_idx(), (std::vector<int32_t>{5, 1, 3, -1, 6, 2, 0, 4}));
+  }
 }
 
 TEST(InitRouting, SameExpertTwiceInAToken) {
