@@ -18,13 +18,10 @@ TEST(AmxLayer, EveryScenarioIsAmongTheTestedAndRunsTheKernelsOfTheLevel) {
     ASSERT_TRUE(buffer) << buffer.status().message();
     auto moe = MegaMoe::create(*buffer, layer.layer(1, 0, true));
     ASSERT_TRUE(moe) << moe.status().message();
-    // Groups of k have no tiles: their kernels are those of the level below.
-    const bool groups = test::traits_of(scenario).group != 0;
-    const std::vector<std::string> kernels = (*moe)->kernels();
-    ASSERT_EQ(kernels.size(), 2u);
-    const bool tiles = kernels[0].find("amx") != std::string::npos;
-    EXPECT_EQ(tiles, !groups && std::string(scenario) != "A4W4-FP") << scenario << " " << kernels[0];
-    EXPECT_EQ(kernels[1].find("amx") != std::string::npos, !groups) << scenario << " " << kernels[1];
+    for (const std::string& kernel : (*moe)->kernels()) {
+      EXPECT_NE(kernel.find("amx"), std::string::npos) << scenario << " " << kernel;
+    }
+    EXPECT_EQ((*moe)->kernels().size(), 2u);
   }
 }
 

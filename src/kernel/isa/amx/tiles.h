@@ -27,6 +27,10 @@ inline void release() {
   asm volatile("tilerelease" ::: "memory");
 }
 template <int kTile>
+inline void zero() {
+  asm volatile("tilezero %%tmm%c0" ::"i"(kTile));
+}
+template <int kTile>
 inline void load(const void* from, ptrdiff_t stride) {
   asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(from), "r"(stride) : "memory");
 }
