@@ -1,4 +1,4 @@
-// A point in time that waits must not pass, or where the program interrupts them, with texts for errors.
+// When waits must end: after a time, or where the program interrupts them, with texts for errors.
 #pragma once
 
 #include <algorithm>
@@ -11,21 +11,30 @@
 
 namespace megamoe::comm {
 
+/// Of one thread, which looks at it at least every kLongestNap while it waits. A longer time between two
+/// looks, in which the whole process was stopped, counts as little more.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kLongestNap{1000};
 
   /// Limits are cut to a year, far below what overflows the clock.
   explicit Deadline(std::chrono::milliseconds limit)
       : limit_(std::clamp<std::chrono::milliseconds>(limit, std::chrono::milliseconds(0),
                                                      std::chrono::hours(24 * 365))),
-        end_(Clock::now() + limit_) {}
+        left_(limit_),
+        last_look_(Clock::now()) {}
 
   /// Whether waits have to end.
-  bool passed() const { return Clock::now() >= end_ || base::interrupted(); }
-  /// Until when a wait may sleep before it asks again.
+  bool passed() const {
+    const Clock::time_point now = Clock::now();
+    left_ -= std::min<Clock::duration>(now - last_look_, kLongestNap + kLongestNap / 5);
+    last_look_ = now;
+    return left_ <= Clock::duration::zero() || base::interrupted();
+  }
+  /// Until when a wait may sleep before it looks again.
   Clock::time_point next_look() const {
-    return base::can_be_interrupted() ? std::min(end_, Clock::now() + base::InterruptScope::kPeriod) : end_;
+    return Clock::now() + std::clamp<Clock::duration>(left_, Clock::duration::zero(), longest_nap());
   }
   std::chrono::milliseconds limit() const { return limit_; }
 
@@ -38,15 +47,18 @@ class Deadline {
 
   /// Milliseconds left for poll(): rounded up, between 0 and `most`.
   int left_ms(int most) const {
-    if (base::can_be_interrupted())
-      most = std::min(most, static_cast<int>(base::InterruptScope::kPeriod.count()));
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end_ - Clock::now()).count();
-    return static_cast<int>(std::clamp<int64_t>(left, 0, most));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(left_).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, std::min<int64_t>(most, longest_nap().count())));
   }
 
  private:
+  static std::chrono::milliseconds longest_nap() {
+    return base::can_be_interrupted() ? base::InterruptScope::kPeriod : kLongestNap;
+  }
+
   std::chrono::milliseconds limit_;
-  Clock::time_point end_;
+  mutable Clock::duration left_;
+  mutable Clock::time_point last_look_;
 };
 
 }  // namespace megamoe::comm

@@ -1,4 +1,8 @@
 // Creation of a session on every transport: what ranks must agree on, what is missing, what is left behind.
+#include <signal.h>
+
+#include <thread>
+
 #include "base/interrupt.h"
 #include "comm/every_transport.h"
 #include "comm/segment_header.h"
@@ -115,6 +119,33 @@ TEST_P(EveryTransportWithPeers, MissingRankIsNamedByAll) {
   });
   outcomes.pop_back();
   expect_same(outcomes, {"timed out: rank " + std::to_string(missing) + " of ", "did not come", "1000 ms"});
+}
+
+// A job that is stopped as a whole while its ranks meet goes on where it was.
+TEST(Creation, TimeInWhichTheProcessIsStoppedCountsLittle) {
+  Child job([] {
+    auto groups = Group::local(2).value();
+    std::string late;
+    std::thread other([&] {
+      // Comes once it has been stopped itself.
+      for (auto last = std::chrono::steady_clock::now();;) {
+        std::this_thread::sleep_for(milliseconds(10));
+        const auto now = std::chrono::steady_clock::now();
+        if (now - last > std::chrono::seconds(3)) break;
+        last = now;
+      }
+      std::this_thread::sleep_for(milliseconds(200));
+      late = text_of(open_small(groups[1], std::chrono::seconds(60)).status());
+    });
+    const std::string waiting = text_of(open_small(groups[0], std::chrono::seconds(4)).status());
+    other.join();
+    return waiting + ", " + late;
+  });
+  std::this_thread::sleep_for(milliseconds(500));
+  kill(job.pid(), SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(5));
+  kill(job.pid(), SIGCONT);
+  EXPECT_EQ(job.finish().text, "ok, ok");
 }
 
 TEST_P(EveryTransportWithPeers, InterruptedCreationEndsBeforeItsDeadline) {
