@@ -32,6 +32,14 @@ _NAMES = {
     "num_experts": "moe_expert_num",
     "sym_buffer": "context",
 }
+# Attributes of a call -> those of its buffer that they must be.
+_BUFFER_NUMBERS = {
+    "moe_expert_num": "num_experts",
+    "ep_world_size": "ep_world_size",
+    "max_recv_token_num": "max_recv_token_num",
+    "dispatch_quant_mode": "dispatch_quant_mode",
+    "combine_quant_mode": "combine_quant_mode",
+}
 
 
 def mega_moe_v1(
@@ -96,52 +104,25 @@ def mega_moe_v1(
     """
     if not isinstance(context, SymmBuffer):
         invalid_type(f"context = {type(context).__name__}: expected a SymmBuffer")
+    attributes = dict(
+        moe_expert_num=moe_expert_num,
+        ep_world_size=ep_world_size,
+        ccl_buffer_size=ccl_buffer_size,
+        max_recv_token_num=max_recv_token_num,
+        dispatch_quant_mode=dispatch_quant_mode,
+        combine_quant_mode=combine_quant_mode,
+        comm_alg=comm_alg,
+        global_bs=global_bs,
+    )
     if settings.is_compiling():
         from . import torch_first_version
 
-        return torch_first_version.call(
-            context,
-            x,
-            topk_ids,
-            topk_weights,
-            weight1,
-            weight2,
-            weight_scales1,
-            weight_scales2,
-            x_active_mask,
-            scales,
-            dispatch_quant_out_type,
-            moe_expert_num=moe_expert_num,
-            ep_world_size=ep_world_size,
-            ccl_buffer_size=ccl_buffer_size,
-            max_recv_token_num=max_recv_token_num,
-            dispatch_quant_mode=dispatch_quant_mode,
-            combine_quant_mode=combine_quant_mode,
-            comm_alg=comm_alg,
-            global_bs=global_bs,
-        )
-    attributes = (
-        ("moe_expert_num", moe_expert_num, context.num_experts),
-        ("ep_world_size", ep_world_size, context.ep_world_size),
-        ("max_recv_token_num", max_recv_token_num, context.max_recv_token_num),
-        ("dispatch_quant_mode", dispatch_quant_mode, context.dispatch_quant_mode),
-        ("combine_quant_mode", combine_quant_mode, context.combine_quant_mode),
-    )
+        weights = (weight1, weight2, weight_scales1, weight_scales2)
+        arrays = (x, topk_ids, topk_weights, *weights, x_active_mask, scales)
+        return torch_first_version.call(context, *arrays, dispatch_quant_out_type, **attributes)
 
     def check() -> None:
-        for name, given, actual in attributes:
-            if settings.integer(name, given) != actual:
-                invalid_value(f"{name} = {given}: expected {actual}, that of context")
-        if settings.text("comm_alg", comm_alg) != context.comm_alg:
-            invalid_value(f'comm_alg = "{comm_alg}": expected "{context.comm_alg}", that of context')
-        codes = settings.dtype_name("dispatch_quant_out_type", dispatch_quant_out_type)
-        of_context = settings.dtype_name("dispatch_quant_out_type", context.dispatch_quant_out_dtype)
-        if codes != of_context:
-            invalid_value(f"dispatch_quant_out_type = {codes}: expected {of_context}, that of context")
-        if settings.integer("ccl_buffer_size", ccl_buffer_size) < context.ccl_buffer_size:
-            invalid_value(
-                f"ccl_buffer_size = {ccl_buffer_size}: expected at least {context.ccl_buffer_size} bytes"
-            )
+        _check_attributes(context, attributes, dispatch_quant_out_type)
         _check_max_recv_token_num(context, x)
         if x_active_mask is not None:
             invalid_value(f"x_active_mask = {type(x_active_mask).__name__}: expected None")
@@ -168,6 +149,23 @@ def _has_bytes(weights: Any) -> bool:
         return any(map(_has_bytes, weights))
     array = weights.data if isinstance(weights, FractalTensor) else weights
     return tensors.is_array(array) and tensors.dtype_of(array) == "uint8"
+
+
+def _check_attributes(context: SymmBuffer, given: dict[str, Any], out_type: Any) -> None:
+    """What a call states of its buffer is so."""
+    for name, of_buffer in _BUFFER_NUMBERS.items():
+        actual = getattr(context, of_buffer)
+        if settings.integer(name, given[name]) != actual:
+            invalid_value(f"{name} = {given[name]}: expected {actual}, that of context")
+    if settings.text("comm_alg", given["comm_alg"]) != context.comm_alg:
+        invalid_value(f'comm_alg = "{given["comm_alg"]}": expected "{context.comm_alg}", that of context')
+    codes = settings.dtype_name("dispatch_quant_out_type", out_type)
+    of_context = settings.dtype_name("dispatch_quant_out_type", context.dispatch_quant_out_dtype)
+    if codes != of_context:
+        invalid_value(f"dispatch_quant_out_type = {codes}: expected {of_context}, that of context")
+    bytes_stated = settings.integer("ccl_buffer_size", given["ccl_buffer_size"])
+    if bytes_stated < context.ccl_buffer_size:
+        invalid_value(f"ccl_buffer_size = {bytes_stated}: expected at least {context.ccl_buffer_size} bytes")
 
 
 def _check_max_recv_token_num(context: SymmBuffer, x: Any) -> None:
