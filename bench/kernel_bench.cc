@@ -54,12 +54,13 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     state.SkipWithError("out of memory");
     return;
   }
-  // A scale of 1 as E8M0, a zero point of 7 below a quarter of a byte's range.
-  std::fill_n(weights->data(), bytes, std::byte{form.groups.zeros ? uint8_t{7} : uint8_t{127}});
-  if (form.least_scales) {
+  // Numbers of any format, a zero point below a quarter of a byte's range.
+  std::fill_n(weights->data(), bytes, std::byte{form.groups.zeros ? uint8_t{7} : uint8_t{0x37}});
+  if (coded && form.code <= kernel::WeightCode::kE2M1) {
     const int64_t group_bytes = one_panel / kernel::groups_of(kReduction, kernel::kMxGroup);
+    const std::byte scale{form.least_scales ? uint8_t{0} : uint8_t{127}};
     for (int64_t at = 0; at + group_bytes <= bytes; at += group_bytes) {
-      std::fill_n(weights->data() + at, kernel::kPanelColumns, std::byte{0});
+      std::fill_n(weights->data() + at, kernel::kPanelColumns, scale);
     }
   }
   const std::vector<std::byte> codes(static_cast<size_t>(rows * kReduction * element), std::byte{1});

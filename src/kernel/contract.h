@@ -34,8 +34,8 @@ inline constexpr int64_t kRangeStep = 64;
 
 /// How a packed panel stores its weights. kStrip: as tile functions read them, nothing to decode. The MX
 /// codes store for every 32 k a line of 32 scale bytes (E8M0, one per column), then the codes: [32 k][32
-/// columns] bytes, or nibbles. kE4M3: without -0, and without NaN but in groups with the scale NaN, which has
-/// the same sums. kInt4: nibbles of two's complement. kInt4Groups and kE4M3Groups store for
+/// columns] bytes, or nibbles. FP8 has no -0, E4M3 has NaN only in groups with the scale NaN: the sums are
+/// the same. kInt4: nibbles of two's complement. kInt4Groups and kE4M3Groups store for
 /// every group the header of GroupForm, then the codes: int4 as code + 8, nibbles; E4M3 [k][32 columns]
 /// bytes, an even number of k. Nibbles: [ceil(k / 8)][32 columns] dwords whose byte b holds k = b in the low
 /// and k = 4 + b in the high half. k past K is zero.

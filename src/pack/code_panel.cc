@@ -52,9 +52,9 @@ int64_t nibble_byte(int64_t k, int column) {
   return (k / 8 * kColumns + column) * 4 + k % 4;
 }
 
-// What decoders of E4M3 need not know: a zero with a sign, and a NaN, of which its column has a scale.
-void tidy_e4m3(uint8_t& code, uint8_t& scale) {
-  if ((code & 0x7f) == 0x7f) scale = 0xff;
+// What decoders of FP8 need not know: a zero with a sign, and a NaN of E4M3, of which its column has a scale.
+void tidy_fp8(kernel::WeightCode format, uint8_t& code, uint8_t& scale) {
+  if (format == kernel::WeightCode::kE4M3 && (code & 0x7f) == 0x7f) scale = 0xff;
   if (code == 0x80) code = 0;
 }
 
@@ -72,10 +72,10 @@ void pack_mx(const LinearWeights& weights, const Geometry& g, int64_t expert, co
       out[j] = mx_scale(weights.scale, expert, columns.stored[j], begin / kGroup);
       for (int64_t i = 0; i < count; ++i) {
         uint8_t code = column.code(begin + i);
-        if (g.code == kernel::WeightCode::kE4M3) tidy_e4m3(code, out[j]);
         if (nibbles) {
           codes[nibble_byte(i, j)] |= static_cast<uint8_t>(code << nibble_shift(i));
         } else {
+          tidy_fp8(g.code, code, out[j]);
           codes[i * kColumns + j] = code;
         }
       }

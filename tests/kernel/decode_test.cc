@@ -46,10 +46,13 @@ struct MxPanel {
       // Codes past K are zero; those of whole pairs are decoded.
       for (int64_t i = g * kMxGroup; i < (g + 1) * kMxGroup; ++i) {
         if (i >= k) std::memset(group(g) + kPanelColumns * (1 + i % kMxGroup), 0, kPanelColumns);
-        for (int c = 0; c < kPanelColumns && code == WeightCode::kE4M3; ++c) {
+        for (int c = 0; c < kPanelColumns; ++c) {
           uint8_t& byte = group(g)[kPanelColumns * (1 + i % kMxGroup) + c];
           if (byte == 0x80) byte = 0;
-          if ((byte & 0x7f) == 0x7f && group(g)[c] != 255) --byte;  // NaN only under the scale NaN
+          // NaN of E4M3 stands under the scale NaN alone; groups without infinities have other ways.
+          if (code == WeightCode::kE4M3 ? group(g)[c] != 255 : g % 3 != 1) {
+            while ((byte & 0x7f) >= (code == WeightCode::kE4M3 ? 0x7f : 0x7c)) --byte;
+          }
         }
       }
     }

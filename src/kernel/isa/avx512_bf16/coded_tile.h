@@ -25,9 +25,9 @@ struct RowsBeside {
   int tables, half_tables, scales;
 };
 template <class Codes>
-inline constexpr RowsBeside kRowsBeside = Codes::kBits == 4     ? RowsBeside{6, 0, 12}
-                                          : Codes::kRaised == 0 ? RowsBeside{6, 11, 6}
-                                                                : RowsBeside{11, 13, 11};
+inline constexpr RowsBeside kRowsBeside = Codes::kBits == 4 ? RowsBeside{6, 0, 12} : RowsBeside{11, 13, 11};
+/// The same for byte tables beside special scales.
+inline constexpr int kRowsBesideSpecial = 6;
 /// Rows whose sums leave registers for loaded nibbles until their last pair.
 inline constexpr int kRowsBesideLoaded = 13;
 /// Rows of two panels whose sums leave registers for the codes of both.
@@ -47,7 +47,10 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
   constexpr bool kKeepsCodes = !kBytewise && kRows > kRowsBesideLoaded;
   std::byte* const kept = room + kPanels * kScaleRoom;
   constexpr bool kTogether = kPanels > 1 && !kBytewise && kRows <= kRowsBesideCodes;
-  using CodeDecoder = Decoder<Codes, kTall, (kRows > kRowsBeside<Codes>.half_tables)>;
+  // Up to three rows looking for infinities takes longer than masks.
+  constexpr bool kLooksForSpecials = Codes::kCode == kernel::WeightCode::kE5M2 && kRows > 3;
+  using Finite = std::conditional_t<kLooksForSpecials, FiniteE5M2Codes, Codes>;
+  using CodeDecoder = Decoder<Finite, kTall, (kRows > kRowsBeside<Codes>.half_tables)>;
   constexpr int kPairs = CodeDecoder::kPairs;
   constexpr int64_t kBytes = kPairs * 2 * kernel::kPanelColumns * Codes::kBits / 8;
   const int64_t stride = kernel::stored_panel_bytes(Codes::kCode, kernel::Family::kBf16, t.k);
@@ -106,19 +109,23 @@ void tile_coded(const kernel::Tile& t, std::byte* room) {
   };
   constexpr bool kFull = kRows * kPanels > kRowsBesideLowScales,
                  kFuller = kRows * kPanels > kRowsBesideHalfScales;
-  using Scales = std::conditional_t<kCachesScales, CachedScales<Codes>, ExponentScales<Codes>>;
-  using Low = std::conditional_t<kBytewise, LowScales<Codes, kFull>, LeastNibbles<kFull, kFuller>>;
-  using SpecialDecoder = Decoder<Codes, kTall, kTall>;  // what special scales need takes registers as well
+  using Scales = std::conditional_t<kCachesScales, CachedScales<Finite>, ExponentScales<Finite>>;
+  using Low = std::conditional_t<kBytewise, LowScales<Codes>, LeastNibbles<kFull, kFuller>>;
+  // What special scales need takes registers as well.
+  constexpr bool kTallest = kBytewise ? kRows > kRowsBesideSpecial : kTall;
+  using SpecialDecoder = Decoder<Codes, kTallest, kTallest>;
   using LowValues = std::conditional_t<kBytewise, ScaledValues<SpecialDecoder, Low>, Low>;
   // A raised value may lose its exponent to the scale, as long as its sign stays.
-  constexpr int kFirst = Codes::kRaised == 0 ? 1 - Codes::kLowest : -Codes::kLowest;
+  constexpr int kFirst = Finite::kRaised == 0 ? 1 - Codes::kLowest : -Codes::kLowest;
   while (codes != end) {
     __mmask32 special = 0;
+    bool infinite = false;
 #pragma GCC unroll 2
     for (int p = 0; p < kPanels; ++p) {
       special = _kor_mask32(special, not_normal<Codes, kFirst>(codes + p * stride));
+      if constexpr (kLooksForSpecials) infinite |= has_specials(codes + p * stride);
     }
-    if (special == 0) [[likely]] {
+    if (special == 0 && !infinite) [[likely]] {
       multiply_group.template operator()<ScaledValues<CodeDecoder, Scales>, kTogether>();
     } else if (all_up_to(codes, Low::kLast) && all_up_to(codes + (kPanels - 1) * stride, Low::kLast)) {
       multiply_group.template operator()<LowValues, false>();

@@ -34,19 +34,21 @@ consteval std::array<uint16_t, kCodes> code_magnitudes() {
   return table;
 }
 
+template <int kRaised>
+consteval std::array<uint16_t, 128> raised(std::array<uint16_t, 128> table) {
+  for (uint16_t& bits : table) bits = bits == 0 ? uint16_t{0} : static_cast<uint16_t>(bits + kRaised * 128);
+  return table;
+}
+
 /// A format whose values reach from 2^kLowest to below 2^(kHighest + 1). Tables hold them raised by
-/// 2^kRaised, so that every scale is a subtraction: one that stops at zero leaves zeros alone. Raised
-/// infinities and NaN would become numbers, and a raised -0 too: stored panels have none of E4M3 but under
-/// the scale NaN. With kRaised 0 bit 0, which no value needs, marks what a scale is added to: neither zero
-/// nor infinity nor NaN.
+/// 2^kRaised, so that every scale is a subtraction: one that stops at zero leaves zeros alone, and stored
+/// panels have no -0. Raised infinities and NaN would become numbers: E4M3 has them under the scale NaN
+/// alone. With kRaised 0 bit 0, which no value needs, marks what a scale is added to: neither zero nor
+/// infinity nor NaN.
 struct E4M3Codes {
   static constexpr auto kCode = kernel::WeightCode::kE4M3;
   static constexpr int kBits = 8, kLowest = -9, kHighest = 8, kRaised = 119;
-  static constexpr auto kMagnitudes = [] {
-    auto table = code_magnitudes<3, 7, 128, false>();
-    for (uint16_t& bits : table) bits = bits == 0 ? 0 : static_cast<uint16_t>(bits + kRaised * 128);
-    return table;
-  }();
+  static constexpr auto kMagnitudes = raised<kRaised>(code_magnitudes<3, 7, 128, false>());
 };
 /// As they are: for products that scale sums.
 struct PlainE4M3Codes {
@@ -61,6 +63,11 @@ struct E5M2Codes {
     for (uint16_t& bits : table) bits |= bits != 0 && bits < 0x7f80 ? 1 : 0;
     return table;
   }();
+};
+/// The same where a group has neither infinities nor NaN.
+struct FiniteE5M2Codes {
+  static constexpr int kBits = 8, kLowest = -16, kHighest = 15, kRaised = 112;
+  static constexpr auto kMagnitudes = raised<kRaised>(code_magnitudes<2, 15, 128, false>());
 };
 struct E2M1Codes {
   static constexpr auto kCode = kernel::WeightCode::kE2M1;
@@ -291,7 +298,7 @@ struct ExponentScales {
 /// Bytes in the cache for the scales of a group, 64-byte aligned.
 inline constexpr int64_t kScaleRoom = 4 * 64;
 
-/// The same where tall tiles have no registers for it: in the cache.
+/// The same of raised values where tall tiles have no registers for it: in the cache.
 template <class Codes>
 struct CachedScales {
   std::byte* room;  ///< kScaleRoom bytes
@@ -303,15 +310,7 @@ struct CachedScales {
     _mm512_store_si512(room + 64, loaded.change[1]);
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
-    if constexpr (Codes::kRaised != 0) {
-      asm("vpsubusw %1, %0, %0" : "+v"(entry) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
-      return entry;
-    }
-    __mmask32 finite;
-    asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
-    asm("vpaddw %2, %0, %0 %{%1%}"
-        : "+v"(entry)
-        : "Yk"(finite), "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
+    asm("vpsubusw %1, %0, %0" : "+v"(entry) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
     return entry;
   }
 };

@@ -14,7 +14,6 @@ struct Level;
 
 constexpr int kPairedRows = 4;
 constexpr int kPairedNibbleRows = 5;
-constexpr int kE5M2Rows = 13;  // beside 14 there are no registers, and for two tiles strips are decoded once
 
 }  // namespace
 
@@ -27,10 +26,10 @@ constinit const kernel::Gemm gemm_bf16 = {
     .pack_rows = kernel::PackBf16Pairs<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kTallestRows, true>::run,
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
-    .coded_rows = {0, kTallestRows, kE5M2Rows, kTallestRows},
+    .coded_rows = {0, kTallestRows, kTallestRows, kTallestRows},
     .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
-                   CodedTiles<Level, E5M2Codes, Bf16Sums, kE5M2Rows, kPairedRows>::run,
+                   CodedTiles<Level, E5M2Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
                    CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
     .stream_ahead = {6 << 10},
 };

@@ -14,6 +14,23 @@ namespace megamoe::isa_avx512_bf16 {
   return _mm256_cmpgt_epu8_mask(bytes, _mm256_set1_epi8(static_cast<char>(made_for(group, last)))) == 0;
 }
 
+/// Whether one of the codes of a group is an infinity or a NaN of E5M2.
+[[gnu::always_inline]] inline bool has_specials(const uint8_t* group) {
+  const auto* const codes = reinterpret_cast<const __m512i*>(group + kernel::kPanelColumns);
+  __m512i positive = _mm512_setzero_si512(), negative = positive;
+#pragma GCC unroll 16
+  for (int i = 0; i < kernel::kMxGroup / 2; ++i) {
+    const __m512i line = _mm512_loadu_si512(codes + i);
+    positive = _mm512_max_epi8(positive, line);
+    negative = _mm512_max_epu8(negative, line);
+  }
+  const __m512i last = _mm512_set1_epi32(made_for(group, 0x7b7b7b7b));
+  const __mmask64 above = _mm512_cmpgt_epi8_mask(positive, last);
+  return _kortestz_mask64_u8(
+             above, _mm512_cmpgt_epu8_mask(
+                        negative, _mm512_set1_epi32(made_for(group, static_cast<int>(0xfbfbfbfbu))))) == 0;
+}
+
 /// 64 bytes, in tall tiles every time anew: there is no register to keep them in.
 template <bool kTall>
 [[gnu::always_inline]] inline __m512i loaded(const void* from) {
@@ -35,7 +52,7 @@ inline constinit const int32_t kMagnitudeBits = 0x7fff7fff, kSignBits = static_c
 
 /// Scales of codes of a byte that are subtracted from exponents, down to zero: of at most 1 where tables are
 /// not raised.
-template <class Codes, bool kTall>
+template <class Codes>
 struct LowScales {
   static constexpr int kLast = Codes::kRaised == 0 ? 127 : 254 - Codes::kHighest;
   std::byte* room;  ///< kScaleRoom bytes
@@ -50,14 +67,16 @@ struct LowScales {
     }
   }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
+    const auto& change = *reinterpret_cast<const __m512i*>(room + 64 * half);
     __m512i magnitude = magnitude_of(entry);
     if constexpr (Codes::kRaised != 0) {
-      asm("vpsubusw %1, %0, %0" : "+v"(magnitude) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
-      return with_sign_of(entry, magnitude);
+      asm("vpsubusw %1, %0, %0" : "+v"(magnitude) : "m"(change));
+    } else {
+      __mmask32 finite;
+      asm("vptestmw %2, %1, %0" : "=k"(finite) : "v"(entry), "m"(kMarks));
+      asm("vpsubusw %2, %0, %0 %{%1%}" : "+v"(magnitude) : "Yk"(finite), "m"(change));
     }
-    const __mmask32 finite = _mm512_test_epi16_mask(entry, loaded<kTall>(&kMarks));
-    return with_sign_of(
-        entry, _mm512_mask_subs_epu16(magnitude, finite, magnitude, loaded<kTall>(room + 64 * half)));
+    return with_sign_of(entry, magnitude);
   }
 };
 
