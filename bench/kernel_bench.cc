@@ -50,7 +50,10 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
   auto packed = base::Pages::allocate(tile_bytes * static_cast<size_t>(tiles), true);
   auto sums =
       base::Pages::allocate(static_cast<size_t>(gemm.max_rows) * 2 * kernel::kPanelColumns * 4, false);
-  if (!weights || !packed || !sums) {
+  const int kept_rows = coded ? gemm.kept_rows[static_cast<int>(code)] : 0;
+  const bool keeps = kept_rows != 0 && rows >= kept_rows;  // weights are decoded once for all tiles
+  auto kept = base::Pages::allocate(static_cast<size_t>(kernel::kept_bytes(kReduction)), false);
+  if (!weights || !packed || !sums || !kept) {
     state.SkipWithError("out of memory");
     return;
   }
@@ -81,6 +84,8 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     tile.k = kReduction;
     tile.column_sums = column_sums.data();
     tile.c = sums->data();
+    tile.kept = keeps ? kept->data() : nullptr;
+    tile.decoded = i > 0;
     const base::MemoryHabits habits = base::memory_habits(base::this_cpu());
     tile.read_once = habits.keeps_read_once;
     if (habits.follows_streams && tiles == 1) tile.ahead = gemm.stream_ahead[static_cast<int>(code)];

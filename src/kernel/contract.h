@@ -80,6 +80,12 @@ inline int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k, con
   return panel_bytes(family, k);
 }
 
+/// Memory for what coded tiles decode of a range of MX codes: whole groups of a byte per code, a float per
+/// scale, and a line.
+inline constexpr int64_t kept_bytes(int64_t k) {
+  return groups_of(k, kMxGroup) * kPanelColumns * (kMxGroup + 4) + 64;
+}
+
 /// Turns a range of k of a stored panel into the strip a tile function reads: panel_bytes(family, k) bytes.
 struct DecodePanel {
   const void* stored;
@@ -134,6 +140,9 @@ struct Tile {
   const float* group_scales =
       nullptr;          ///< of the groups in the range, [groups][32]; coded tiles read stored ones
   GroupForm form = {};  ///< coded tiles: what stands before the codes of a group
+  // Coded tiles that keep, see Gemm::kept_rows; they take ranges of k.
+  std::byte* kept = nullptr;  ///< kept_bytes(k) bytes for what the range decodes to, 64-byte aligned, or null
+  bool decoded = false;       ///< another tile of rows has left it there
 };
 
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
@@ -154,6 +163,9 @@ struct Gemm {
   /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
+  /// By WeightCode: from so many rows of a panel on, in several tiles, it is faster to decode once for all of
+  /// them, which coded_tile does where it gets memory for that. 0: never.
+  int kept_rows[kWeightCodeCount] = {};
   /// By WeightCode: bytes that one tile of any number of rows announces ahead of where it reads, line by
   /// line, from panel to panel, where the CPU follows streams (base::MemoryHabits). 0: it announces the next
   /// panel.
@@ -252,9 +264,10 @@ struct RowOps {
   void (*combine)(const CombineRow&);
   /// n float16 values to the nearest bf16.
   void (*half_to_bf16)(const void* half, int64_t n, uint16_t* out);
-  /// n floats cut to bf16, and n whole numbers that fit bytes.
+  /// n floats cut to bf16.
   void (*cut_to_bf16)(const float* values, int64_t n, uint16_t* out);
-  void (*whole_to_bytes)(const float* values, int64_t n, int8_t* out);
+  /// 2 x the values of n codes of E2M1, two to a byte; n is even.
+  void (*doubled_e2m1)(const uint8_t* codes, int64_t n, int8_t* out);
   /// By family and WeightCode; null where there is nothing to decode. E2M1 in the s8 family is 2 x value, and
   /// its scales come as 2^(byte - 128).
   void (*decode[kFamilyCount][kWeightCodeCount])(const DecodePanel&);

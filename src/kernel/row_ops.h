@@ -67,7 +67,7 @@ consteval RowOps make_row_ops(const char* name, Isa isa) {
       .combine = combine<V>,
       .half_to_bf16 = half_to_bf16<V>,
       .cut_to_bf16 = cut_to_bf16<V>,
-      .whole_to_bytes = whole_to_bytes<V>,
+      .doubled_e2m1 = doubled_e2m1<V>,
       .decode = {{nullptr, decode_mx<V, quant::E4M3>, decode_mx<V, quant::E5M2>, decode_mx<V, quant::E2M1>,
                   nullptr, decode_int4_groups<V, Family::kBf16>, decode_e4m3_groups<V>},
                  {nullptr, nullptr, nullptr, decode_e2m1_codes<V>, decode_int4<V>,

@@ -73,7 +73,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const int64_t tiles = linear.tiles(block.rows);
   const int64_t range = linear.range(block.rows);
   const int64_t ranges = base::ceil_div(g.k, range);
-  const bool reads_codes = linear.reads_codes(block.rows);
+  const bool reads_codes = linear.reads_codes(block.rows), keeps = linear.keeps(block.rows);
   const auto multiply_tile =
       reads_codes ? linear.gemm->coded_tile[static_cast<int>(g.code)] : linear.gemm->tile;
   const int64_t at_once = linear.panels_at_once(block.rows);
@@ -101,6 +101,10 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         tile.panel = scratch.strip;
         decode_range(linear, panel.codes, scratch.strip, tile);
       }
+      if (keeps) {
+        tile.panel = panel.codes + kernel::stored_panel_bytes(g.code, g.family, tile.k_begin, g.form);
+        tile.kept = scratch.strip;
+      }
       if (panel.column_sums != nullptr) tile.column_sums = panel.column_sums;
       tile.group = g.group();
       tile.form = g.form;
@@ -108,6 +112,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
       for (int64_t t = 0; t < tiles; ++t) {
         const int64_t begin = LinearPlan::tile_begin(block.rows, tiles, t);
         tile.a = packed(t);
+        tile.decoded = t > 0;
         tile.rows = static_cast<int>(LinearPlan::tile_begin(block.rows, tiles, t + 1) - begin);
         // Sums of a single range are consumed at once: always the same memory.
         tile.c = scratch.tile + (ranges == 1 ? 0 : begin * kernel::kPanelColumns * 4);

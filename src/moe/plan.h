@@ -46,19 +46,38 @@ struct LinearPlan {
     const bool pairs = reads_codes(rows) && rows <= gemm->paired_rows[static_cast<int>(geometry().code)];
     return pairs && source->stored(0, 0) != nullptr ? 2 : 1;
   }
+  /// Whether tiles that read codes decode each range once, for all of them.
+  bool keeps(int64_t rows) const {
+    const int64_t least = gemm->kept_rows[static_cast<int>(geometry().code)];
+    return reads_codes(rows) && least != 0 && rows >= least &&
+           kernel::kept_bytes(kept_range()) <= geometry().strip_bytes();
+  }
   /// k of one range, in whole groups: a decoded one stays in the first-level cache while all tiles read it.
   int64_t range(int64_t rows) const {
-    if (decode == nullptr || reads_codes(rows)) return geometry().k;
-    const int64_t row_bytes = kernel::kPanelColumns * static_cast<int64_t>(sizeof(uint32_t));
-    const int64_t range = blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
-    const int64_t group = std::max<int64_t>(geometry().group(), 1);
-    return std::max(range / group, int64_t{1}) * group;
+    if (keeps(rows)) return kept_range();
+    return decode == nullptr || reads_codes(rows) ? geometry().k : decoded_range();
   }
   /// Kernel of a block of `rows` rows and what it reads: "s8_s32_14x32_avx512_vnni on codes".
   std::string kernel_text(int64_t rows) const;
   /// Bytes between the packed tiles of a block.
   size_t tile_stride() const {
     return base::round_up(gemm->packed_bytes(gemm->max_rows, geometry().k), base::kCacheLine);
+  }
+
+ private:
+  int64_t decoded_range() const {
+    const int64_t row_bytes = kernel::kPanelColumns * static_cast<int64_t>(sizeof(uint32_t));
+    const int64_t range = blocking.strip_bytes / row_bytes * kernel::k_per_dword(geometry().family);
+    const int64_t group = std::max<int64_t>(geometry().group(), 1);
+    return std::max(range / group, int64_t{1}) * group;
+  }
+  /// Equal ranges. Tiles that wait for nothing but products read them from the second-level cache as fast,
+  /// and every range costs the start of a tile.
+  int64_t kept_range() const {
+    constexpr int64_t kStrips = 4;
+    const int64_t ranges = base::ceil_div(geometry().k, kStrips * decoded_range());
+    return std::min(geometry().k,
+                    base::ceil_div(geometry().k, ranges * kernel::kRangeStep) * kernel::kRangeStep);
   }
 };
 

@@ -128,11 +128,7 @@ void Codec::decode(const kernel::RowOps& ops, kernel::Family family, const void*
   };
   const int64_t groups = info.groups(n);
   if (family == kernel::Family::kS8) {
-    // Codes alone come out under scales that are all 2.
-    constexpr int kTwo = 128;
-    std::memset(factors, kTwo, static_cast<size_t>(info.scale_bytes(n)));
-    dequantise(factors);
-    ops.whole_to_bytes(values, n, static_cast<int8_t*>(out));
+    ops.doubled_e2m1(static_cast<const uint8_t*>(codes), n, static_cast<int8_t*>(out));
     const auto* const exponents = static_cast<const uint8_t*>(scales);
     for (int64_t g = 0; g < groups; ++g) factors[g] = 0.5f * format::e8m0_to_float(exponents[g]);
     return;

@@ -147,6 +147,45 @@ TEST_P(GroupGemmTest, ScalesOfE8M0AreExact) {
   }
 }
 
+// The same in a later range of K.
+TEST_P(GroupGemmTest, ScalesOfE8M0AreExactInEveryRange) {
+  if (any_scale()) GTEST_SKIP() << "it has other scales";
+  constexpr int64_t kDepth = 704, kOddGroup = 20;
+  for (const int byte : {0, 1, 2, 100, 253, 254, 255}) {
+    Problem problem(way(), kDepth, 32, true, 6);
+    for (float& scale : problem.row_scales) scale = byte < 128 ? 0x1p100f : 0x1p-100f;
+    for (float& scale : problem.scales) scale = byte < 128 ? 0x1p-100f : 0x1p100f;
+    problem.scales[kOddGroup * kPanelColumns + 5] = byte == 255 ? NAN : std::ldexp(1.0f, byte - 128);
+    const std::vector<float> result = problem.run(0, problem.rows);
+    if (byte != 255) problem.check(result, problem.rows);
+    for (int r = 0; r < problem.rows; ++r) {
+      EXPECT_EQ(std::isnan(result[r * kPanelColumns + 5]), byte == 255);
+      EXPECT_TRUE(std::isfinite(result[r * kPanelColumns + 4]));
+    }
+  }
+}
+
+// A scaled sum of one group that is no float is added before anything is rounded.
+TEST_P(GroupGemmTest, ScaledSumsMayLeaveTheRangeOfFloat) {
+  if (any_scale() || way().gemm->family != Family::kS8) GTEST_SKIP() << "its sums are rounded on the way";
+  Problem problem(way(), 64, 32, true, 7);
+  const auto sums = [&](float first, float second, float row_scale, float scale) {
+    std::fill(problem.a.begin(), problem.a.end(), 0.0f);
+    std::fill(problem.b.begin(), problem.b.end(), 1.0f);
+    for (int r = 0; r < problem.rows; ++r) {
+      std::fill_n(problem.a.begin() + r * 64, 32, first);
+      std::fill_n(problem.a.begin() + r * 64 + 32, 32, second);
+    }
+    std::fill(problem.row_scales.begin(), problem.row_scales.end(), row_scale);
+    std::fill(problem.scales.begin(), problem.scales.end(), scale);
+    return problem.run(0, problem.rows);
+  };
+  // -2^127 + 2^128. 1.5 and 2.5 units of the least subnormal number: ties that go to the even one.
+  for (const float value : sums(-4, 8, 0x1p50f, 0x1p70f)) ASSERT_EQ(value, 0x1p127f);
+  for (const float value : sums(2, 1, 0x1p-100f, 0x1p-55f)) ASSERT_EQ(value, 0x1p-149f * 2);
+  for (const float value : sums(2, 3, 0x1p-100f, 0x1p-55f)) ASSERT_EQ(value, 0x1p-149f * 2);
+}
+
 // Codes give the bits that a strip gives: in the same kernel, or where it has no strips in a lower one.
 TEST_P(GroupGemmTest, CodesHaveTheBitsOfStrips) {
   if (way().code == WeightCode::kStrip) GTEST_SKIP() << "it is the strip";
@@ -246,7 +285,8 @@ TEST_P(GroupGemmTest, NanOfARowStaysInIt) {
 
 std::string way_name(const testing::TestParamInfo<Way>& info) {
   constexpr const char* kNames[] = {"", "_e4m3", "_e5m2", "_e2m1", "_int4", "_int4_groups", "_e4m3_groups"};
-  return std::string(info.param.gemm->name) + kNames[static_cast<int>(info.param.code)];
+  return std::string(info.param.gemm->name) + kNames[static_cast<int>(info.param.code)] +
+         (info.param.keeps ? "_kept" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GroupGemmTest, testing::ValuesIn(all_ways()), way_name);

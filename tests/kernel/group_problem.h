@@ -17,7 +17,8 @@ namespace megamoe::kernel {
 /// One way of a kernel.
 struct Way {
   const Gemm* gemm;
-  WeightCode code;  ///< kStrip, or what the coded tile reads
+  WeightCode code;     ///< kStrip, or what the coded tile reads
+  bool keeps = false;  ///< the coded tile has memory to decode once for several tiles
 
   int most_rows() const {
     return code == WeightCode::kStrip ? gemm->max_rows : gemm->coded_rows[static_cast<int>(code)];
@@ -30,6 +31,7 @@ inline std::vector<Way> all_ways() {
     if (gemm->tile != nullptr) ways.push_back({gemm, WeightCode::kStrip});
     for (int code = 0; code < kWeightCodeCount; ++code) {
       if (gemm->coded_rows[code] != 0) ways.push_back({gemm, static_cast<WeightCode>(code)});
+      if (gemm->kept_rows[code] != 0) ways.push_back({gemm, static_cast<WeightCode>(code), true});
     }
   }
   return ways;
@@ -208,11 +210,40 @@ struct Problem {
       Guarded<unsigned char> panel(bytes.size());
       std::copy(bytes.begin(), bytes.end(), panel.data());
       tile.panel = panel.data();
-      gemm().coded_tile[static_cast<int>(way.code)](tile);
+      const auto run = gemm().coded_tile[static_cast<int>(way.code)];
+      way.keeps ? run_ranges(tile, run) : run(tile);
       EXPECT_TRUE(panel.intact());
     }
     EXPECT_TRUE(packed.intact() && c.intact() && codes.intact());
     return std::vector<float>(c.data(), c.data() + values);
+  }
+
+  /// k of a range.
+  int64_t range() const { return k > 4 * kGroupSizes[2] ? kGroupSizes[2] : k; }
+
+  /// Runs a tile that keeps range after range: as the one that decodes, then as one that comes after it.
+  void run_ranges(Tile& tile, void (*run)(const Tile&)) const {
+    const auto* const panel = static_cast<const unsigned char*>(tile.panel);
+    auto* const c = static_cast<float*>(tile.c);
+    const auto values = static_cast<size_t>(tile.rows) * kPanelColumns;
+    for (int64_t begin = 0; begin < k; begin += range()) {
+      tile.k_begin = begin;
+      tile.k = std::min(range(), k - begin);
+      tile.accumulate = begin > 0;
+      tile.panel = panel + stored_panel_bytes(way.code, gemm().family, begin, tile.form);
+      Guarded<std::byte> kept(static_cast<size_t>(kept_bytes(tile.k)));
+      std::memset(kept.data(), 0xff, static_cast<size_t>(kept_bytes(tile.k)));
+      tile.kept = kept.data();
+      const std::vector<float> before(c, c + values);
+      tile.decoded = false;
+      run(tile);
+      const std::vector<float> first(c, c + values);
+      std::copy(before.begin(), before.end(), c);
+      tile.decoded = true;
+      run(tile);
+      EXPECT_EQ(0, std::memcmp(first.data(), c, values * sizeof(float)));
+      EXPECT_TRUE(kept.intact());
+    }
   }
 
   /// Multiplies a strip, in ranges of K where it has several groups.
@@ -229,10 +260,9 @@ struct Problem {
         if (is_s8()) sums[i / group * kPanelColumns + c] += static_cast<int32_t>(code);
       }
     }
-    const int64_t step = k > 4 * kGroupSizes[2] ? kGroupSizes[2] : k;
-    for (int64_t begin = 0; begin < k; begin += step) {
+    for (int64_t begin = 0; begin < k; begin += range()) {
       tile.k_begin = begin;
-      tile.k = std::min(step, k - begin);
+      tile.k = std::min(range(), k - begin);
       tile.accumulate = begin > 0;
       tile.panel = panel.data() + panel_bytes(gemm().family, begin);
       tile.column_sums = is_s8() ? sums.data() + begin / group * kPanelColumns : nullptr;

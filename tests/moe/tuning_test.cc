@@ -198,6 +198,25 @@ TEST(Plan, SaysWhatABlockOfSoManyRowsReads) {
   EXPECT_NE(std::find(lines.begin(), lines.end(), whole), lines.end());
 }
 
+// Where a kernel decodes weights once for many rows, blocks of that many have it so, and others read codes.
+TEST(Plan, SaysFromHowManyRowsOnWeightsAreDecodedOnce) {
+  for (const Isa isa : test::runnable_levels()) {
+    const kernel::Family family = kernel::e2m1_family(isa);
+    constexpr auto kCode = kernel::WeightCode::kE2M1;
+    const kernel::Gemm& gemm = kernel::group_gemm_for(family, kCode, isa);
+    const int least = gemm.kept_rows[static_cast<int>(kCode)];
+    if (family != kernel::Family::kS8 || least == 0) continue;
+    const auto lines = plan({64, 32, 8, 2, "A4W4-FP"}, isa, nullptr)->description();
+    const std::string name = gemm.name, below = "Linear1 rows 1 to " + std::to_string(least - 1);
+    const std::string above = "Linear1 rows " + std::to_string(least) + " to 128";
+    using Line = std::pair<std::string, std::string>;
+    EXPECT_NE(std::find(lines.begin(), lines.end(), Line(below, name + " on codes")), lines.end());
+    EXPECT_NE(
+        std::find(lines.begin(), lines.end(), Line(above, name + " on codes, decoded once for all rows")),
+        lines.end());
+  }
+}
+
 // Pieces of Linear1 and Linear2 of one expert with 40 and 20 panels, of which each of two threads would take
 // 5 and 2 at a time.
 std::array<int64_t, 2> pieces_of_one_block(Isa isa, int64_t piece_ns) {

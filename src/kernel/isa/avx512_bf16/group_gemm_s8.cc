@@ -40,6 +40,7 @@ constinit const kernel::Gemm group_gemm_s8 = {
     .coded_rows = {0, 0, 0, kMaxRows, 0, kMaxRows, 0},
     .coded_tile = {nullptr, nullptr, nullptr, Tiles<isa_avx512_vnni::E2M1Groups>::run, nullptr,
                    Tiles<isa_avx512_vnni::Int4Groups>::run, nullptr},
+    .kept_rows = {0, 0, 0, isa_avx512_vnni::kKeptRows},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

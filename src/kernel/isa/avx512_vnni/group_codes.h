@@ -54,6 +54,7 @@ struct E2M1Groups {
   [[gnu::always_inline]] static bool has_zeros() { return false; }
   [[gnu::always_inline]] static __m512i zeros(const uint8_t*, int) { return _mm512_setzero_si512(); }
   static constexpr bool kHasSmallScales = true;
+  static constexpr bool kKeeps = true;  ///< may be decoded once for several tiles
   /// Columns whose half scale is no normal number. Products with subnormal ones are several times slower.
   [[gnu::always_inline]] static __mmask32 odd_scales(const uint8_t* header) {
     int least = 2, span = 252;
@@ -96,6 +97,7 @@ struct Int4Groups : isa_avx512::GroupHeader {
   static constexpr int64_t kGroup = 0;
   static constexpr bool kWhole = false;
   static constexpr bool kHasSmallScales = false;
+  static constexpr bool kKeeps = false;
 
   using GroupHeader::GroupHeader;
 

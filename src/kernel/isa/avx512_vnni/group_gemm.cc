@@ -25,6 +25,7 @@ constinit const kernel::Gemm group_gemm_s8 = {
     .coded_rows = {0, 0, 0, kGroupRows, 0, kGroupRows, 0},
     .coded_tile = {nullptr, nullptr, nullptr, Tiles<E2M1Groups>::run, nullptr, Tiles<Int4Groups>::run,
                    nullptr},
+    .kept_rows = {0, 0, 0, kKeptRows},
 };
 
 }  // namespace megamoe::isa_avx512_vnni

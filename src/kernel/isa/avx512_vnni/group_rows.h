@@ -19,6 +19,8 @@ namespace megamoe::isa_avx512_vnni {
 /// What stands before a packed tile.
 struct alignas(64) Flags {
   int32_t all;  ///< every group has start bits
+  /// Between which the exponents of the factors lie, NaN left out; groups of zeros may have smaller ones.
+  int32_t least, most;
 };
 
 /// A packed tile: its flags, then for each group its codes as [group / 4][rows] dwords and four rows of
@@ -49,6 +51,7 @@ struct GroupRows {
     const auto rows = static_cast<__mmask8>((1u << p.rows) - 1);
     const auto* scales = reinterpret_cast<const std::byte*>(p.scales);
     __mmask8 missing = 0;
+    __m256i least = _mm256_set1_epi32(kStartExponent), most = _mm256_setzero_si256();  // of start bits
     for (int64_t begin = 0; begin < p.k; begin += p.group, out += at.stride) {
       kernel::PackRows part = p;
       part.codes = static_cast<const std::byte*>(p.codes) + begin;
@@ -56,9 +59,15 @@ struct GroupRows {
       part.out = out;
       if (part.k < p.group) std::memset(out, 0, static_cast<size_t>(at.codes) * 4);
       kernel::transpose_dwords<Level>(part, 1, 0);
-      __m256i sums = _mm256_setzero_si256();
+    }
+    // Another pass: dwords of all rows wait for the pieces that they were written in.
+    out = reinterpret_cast<int32_t*>(flags + 1);
+    for (int64_t begin = 0; begin < p.k; begin += p.group, out += at.stride) {
+      __m256i sums = _mm256_setzero_si256(), any = sums;
       for (int64_t d = 0; d < at.codes; d += p.rows) {
-        sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), _mm256_maskz_loadu_epi32(rows, out + d));
+        const __m256i four = _mm256_maskz_loadu_epi32(rows, out + d);
+        sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), four);
+        any = _mm256_or_si256(any, four);
       }
       float factors[8] = {1, 1, 1, 1, 1, 1, 1, 1};
       if (scales != nullptr) {
@@ -67,6 +76,10 @@ struct GroupRows {
       }
       const __m256i magic = start_bits_of(factors);
       missing |= _mm256_testn_epi32_mask(magic, magic);
+      const __m256i exponent = _mm256_srli_epi32(magic, 23);
+      const __mmask8 numbers = rows & _mm256_cmpneq_epi32_mask(magic, _mm256_set1_epi32(kQuietNan));
+      most = _mm256_mask_max_epi32(most, numbers, most, exponent);
+      least = _mm256_mask_min_epi32(least, numbers & _mm256_test_epi32_mask(any, any), least, exponent);
       const __m256i offset = _mm256_mullo_epi32(sums, _mm256_set1_epi32(kOffset));
       const __m256i minus_sum =
           _mm256_and_si256(_mm256_sub_epi32(_mm256_setzero_si256(), sums), _mm256_set1_epi32(0xffff));
@@ -77,9 +90,15 @@ struct GroupRows {
       _mm256_mask_storeu_ps(extra + Packed::kFactor * p.rows, rows, _mm256_loadu_ps(factors));
     }
     flags->all = (missing & rows) == 0;
+    alignas(32) int32_t leasts[8], mosts[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(leasts), least);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(mosts), most);
+    flags->least = *std::min_element(leasts, leasts + 8) - kStartExponent;
+    flags->most = *std::max_element(mosts, mosts + 8) - kStartExponent;
   }
 
  private:
+  static constexpr int kStartExponent = 150;  ///< field of a start whose factor is 1
   static constexpr int kLargestExponent = 104;
   static constexpr int kSmallestExponent = -149;
   static constexpr int32_t kQuietNan = 0x7fc00000;
@@ -98,7 +117,7 @@ struct GroupRows {
     } else if ((bits & kMantissa) != 0 || exponent > kLargestExponent) {
       return 0;
     }
-    return (exponent + 150) << 23 | 0x400000;
+    return (exponent + kStartExponent) << 23 | 0x400000;
   }
 
   /// Start bits of up to eight factors.
