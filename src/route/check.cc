@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/quoted.h"
 #include "base/strides.h"
 
 namespace megamoe::route {
@@ -37,7 +38,7 @@ Status too_large(const TensorView& tensor, const std::string& name) {
 }  // namespace
 
 Status wrong_value(const std::string& name, const std::string& got, const std::string& expected) {
-  return Status(Code::kInvalidArgument, name + " = " + got + ": expected " + expected);
+  return Status(Code::kInvalidArgument, name + " = " + base::shortened(got) + ": expected " + expected);
 }
 
 std::string element_name(const std::string& name, int dims, int64_t row, int64_t slot) {

@@ -322,6 +322,9 @@ TEST(GatingArguments, EachWrongValueIsNamed) {
       {[&](Args& a) { a.n_group = 0; }, "n_group = 0: expected a divisor of the 8 experts"},
       {[&](Args& a) { a.topk_group = 2; }, "topk_group = 2: expected 1 to n_group = 1"},
       {[&](Args& a) { a.group_score = "mean"; }, "group_score = mean: expected top2_sum or max"},
+      {[&](Args& a) { a.group_score = std::string(5000, '-'); },
+       "group_score = -----------------------------------------------------------------------------...: "
+       "expected top2_sum or max"},
       {[&](Args& a) { a.routed_scaling_factor = std::nan(""); },
        "routed_scaling_factor = nan: expected a finite float32"},
       {[&](Args& a) { a.k = 1; }, "weights has shape (2, 2): expected (2, 1)"},
