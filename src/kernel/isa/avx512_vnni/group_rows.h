@@ -59,10 +59,6 @@ struct GroupRows {
       part.out = out;
       if (part.k < p.group) std::memset(out, 0, static_cast<size_t>(at.codes) * 4);
       kernel::transpose_dwords<Level>(part, 1, 0);
-    }
-    // Another pass: dwords of all rows wait for the pieces that they were written in.
-    out = reinterpret_cast<int32_t*>(flags + 1);
-    for (int64_t begin = 0; begin < p.k; begin += p.group, out += at.stride) {
       __m256i sums = _mm256_setzero_si256(), any = sums;
       for (int64_t d = 0; d < at.codes; d += p.rows) {
         const __m256i four = _mm256_maskz_loadu_epi32(rows, out + d);
