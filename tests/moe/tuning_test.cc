@@ -242,8 +242,12 @@ std::array<int64_t, 2> pieces_of_one_block(Isa isa, int64_t piece_ns) {
 TEST(Plan, CutsNoProductOfTwoPanels) {
   for (const Isa isa : test::runnable_levels()) {
     const auto pieces = pieces_of_one_block(isa, 5000);
-    const kernel::Gemm& gemm = kernel::gemm_for(kernel::Family::kBf16, isa);
-    const bool pairs = gemm.paired_rows[static_cast<int>(kernel::WeightCode::kE2M1)] > 0;
+    constexpr auto kFamily = kernel::Family::kBf16;
+    constexpr auto kCode = kernel::WeightCode::kE2M1;
+    const kernel::Gemm& gemm = kernel::multiplies_e4m3_by_e2m1(isa)
+                                   ? kernel::group_gemm_for(kFamily, kCode, isa)
+                                   : kernel::gemm_for(kFamily, isa);
+    const bool pairs = gemm.paired_rows[static_cast<int>(kCode)] > 0;
     EXPECT_EQ(pieces[0], pairs ? 7 : 8) << isa_name(isa);
     EXPECT_EQ(pieces[1], 10) << isa_name(isa);
   }
