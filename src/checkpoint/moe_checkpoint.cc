@@ -211,6 +211,17 @@ PairNames shared_names(const Place& place, int64_t index) {
   return names;
 }
 
+/// Shared experts that `missing` in config.json does not count would be left out without a word.
+Status expect_none(const TensorSet& tensors, const Place& place, const char* shared, int64_t index,
+                   const std::string& missing) {
+  if (shared == nullptr) return Status::ok();
+  const std::string prefix = place.name(shared, index) + ".";
+  if (!tensors.any_of(prefix, [](std::string_view) { return true; })) return Status::ok();
+  return Status(Code::kDataLoss, tensors.directory() + " has tensors '" + prefix +
+                                     "*' of shared experts, but " + missing +
+                                     " missing or 0 in config.json: expected their number or width");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MoeCheckpoint>> MoeCheckpoint::open(const std::string& path) {
@@ -259,11 +270,18 @@ Result<MoeLayer> MoeCheckpoint::layer(int64_t index, bool gated) const {
   if (is_stacked(scheme)) {
     MEGAMOE_RETURN_IF_ERROR(agree_on_orientation(tensors, names2.first[0], layer.weight1, layer.weight2));
   }
-  if (gated && scheme.gated != nullptr && config_.gated_shared != 0) {
+  if (config_.gated_shared == 0) {
+    MEGAMOE_RETURN_IF_ERROR(
+        expect_none(tensors, place, scheme.gated, index, "shared_expert_intermediate_size is"));
+  } else if (gated && scheme.gated != nullptr) {
     MEGAMOE_RETURN_IF_ERROR(append_gated(place.name(scheme.gated, index), layer, *memory));
   }
 
   const int64_t count = config_.shared_experts;
+  if (count == 0) {
+    MEGAMOE_RETURN_IF_ERROR(
+        expect_none(tensors, place, scheme.shared, index, "n_shared_experts or shared_intermediate_size is"));
+  }
   if (scheme.shared == nullptr || count == 0) return layer;
   const auto [shared1, shared2] = shared_names(place, index);
   const int64_t shared_outputs = (scheme.shared_parts.up == nullptr ? 2 : 1) * count * width;

@@ -68,6 +68,9 @@ constexpr struct {
   const char* group_score;  ///< null: groups are not looked at
 } kChoices[] = {{"greedy", nullptr}, {"noaux_tc", "top2_sum"}, {"group_limited_greedy", "max"}};
 
+/// Models without groups where topk_method is not there, whatever n_group says.
+constexpr const char* kGreedy[] = {"deepseek_v2"};
+
 bool is_one_of(std::span<const char* const> models, const std::string& model) {
   return std::find(models.begin(), models.end(), model) != models.end();
 }
@@ -187,6 +190,8 @@ class Reader {
       }
       if (row->group_score == nullptr) return Status::ok();
       routing.group_score = row->group_score;
+    } else if (is_one_of(kGreedy, config.model_type)) {
+      return Status::ok();
     }
     const Json* groups = find(root_, {"n_group", "num_expert_group"});
     if (groups == nullptr) return Status::ok();
@@ -198,6 +203,12 @@ class Reader {
     if (kept != nullptr && (!base::to_size(*kept, routing.topk_group) || routing.topk_group < 1 ||
                             routing.topk_group > routing.n_group)) {
       return wrong("topk_group", *kept, "1 to " + std::to_string(routing.n_group));
+    }
+    const int64_t selectable = config.num_experts / routing.n_group * routing.topk_group;
+    if (config.top_k > selectable) {
+      return Status(Code::kDataLoss, path_ + ": num_experts_per_tok = " + std::to_string(config.top_k) +
+                                         ": expected at most " + std::to_string(selectable) +
+                                         ", the experts of topk_group of n_group groups");
     }
     return Status::ok();
   }

@@ -178,6 +178,17 @@ MODELS = {
         ),
         6e-3,
     ),
+    "deepseek_v2 without topk_method": (
+        lambda: build(
+            (*QWEN[:6], "shared_experts"),
+            plain,
+            config("deepseek_v2", "n_routed_experts", n_shared_experts=1, **GROUPED),
+            shared=1,
+            renormalize=False,
+            scale=2.5,
+        ),
+        6e-3,
+    ),
     "deepseek_v2, groups by their best expert": (
         lambda: build(
             (*QWEN[:6], "shared_experts"),

@@ -10,7 +10,7 @@ pytest.importorskip("safetensors")
 import megamoe
 from checkpoints import BF16, awq, fp8_blocks, gptq, plain
 from families import (
-    DEEPSEEK, EXPERTS, HIDDEN, INTER, MODELS, TOKENS, TOPK, build, config, quantised, qwen2, qwen3,
+    DEEPSEEK, EXPERTS, HIDDEN, INTER, MODELS, TOKENS, TOPK, build, config, ernie, quantised, qwen2, qwen3,
 )  # fmt: skip
 from layers import bits, relative_error
 from ranks import in_threads
@@ -142,6 +142,13 @@ AWQ = lambda: qwen3(awq(128), **quantised("awq", 128))  # noqa: E731
         (lambda: qwen3(scoring_func="tanh"), ValueError, 'scoring_func = "tanh": expected softmax or sigmoid'),
         (lambda: qwen3(n_group=3), RuntimeError, "n_group = 3: expected a divisor of 8 experts"),
         (lambda: qwen3(n_group=4, topk_group=5), RuntimeError, "topk_group = 5: expected 1 to 4"),
+        (lambda: qwen3(n_group=8, topk_group=1), RuntimeError,
+         "num_experts_per_tok = 3: expected at most 1, the experts of topk_group of n_group groups"),
+        (lambda: ernie(2, moe_num_shared_experts=None), RuntimeError,
+         "has tensors 'model.layers.1.mlp.shared_experts.*' of shared experts, but n_shared_experts or "
+         "shared_intermediate_size is missing or 0 in config.json: expected their number or width"),
+        (lambda: qwen2(plain, dict(shared_expert_intermediate_size=0), 1), RuntimeError,
+         "has tensors 'model.layers.1.mlp.shared_expert.*' of shared experts, but shared_expert_intermediate_size is"),
         (lambda: qwen3(norm_topk_prob="yes"), RuntimeError, 'norm_topk_prob = "yes": expected true or false'),
         (lambda: qwen3(hidden_act="relu"), ValueError, 'hidden_act = "relu": expected silu'),
         (lambda: qwen3(quantization_config=4), RuntimeError, "quantization_config = 4: expected an object"),
