@@ -7,6 +7,7 @@
 
 #include "kernel/group_tile.h"
 #include "kernel/isa/amx/product.h"
+#include "kernel/isa/avx512/group_floats.h"
 #include "kernel/kernels.h"
 
 namespace megamoe::isa_amx {
@@ -15,17 +16,8 @@ namespace {
 using kernel::Family;
 using kernel::kPanelColumns;
 
-struct F32 {
-  static constexpr int kLanes = 16;
-  __m512 v;
-
-  static F32 set(float x) { return {_mm512_set1_ps(x)}; }
-  static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  static F32 load_converted(const float* p) { return load(p); }
-  static F32 load_converted(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
-  static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
-  static F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-};
+struct Level {};
+using F32 = isa_avx512::GroupFloats<Level>;
 
 /// Up to so many rows from codes. All forms of int4 are beside E2M1 in the tiles that read them.
 constexpr int kCodedRows = 7;

@@ -1,29 +1,17 @@
 // Group kernels of the avx512_bf16 level: its plain kernels, group by group, and tiles straight from codes.
-#include <immintrin.h>
-
 #include "kernel/by_strips.h"
 #include "kernel/group_tile.h"
+#include "kernel/isa/avx512/group_floats.h"
 #include "kernel/isa/avx512_bf16/coded_groups.h"
 #include "kernel/kernels.h"
 
 namespace megamoe::isa_avx512_bf16 {
 namespace {
 
-struct F32 {
-  static constexpr int kLanes = 16;
-  __m512 v;
-
-  static F32 set(float x) { return {_mm512_set1_ps(x)}; }
-  static F32 load(const float* p) { return {_mm512_loadu_ps(p)}; }
-  static F32 load_converted(const float* p) { return load(p); }
-  static void store(float* p, F32 x) { _mm512_storeu_ps(p, x.v); }
-  static F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-};
-
 struct Level {
-  using Vector = F32;
+  using Vector = isa_avx512::GroupFloats<Level>;
 };
-using Groups = kernel::GroupTile<F32, gemm_bf16, float, kMaxRows>;
+using Groups = kernel::GroupTile<Level::Vector, gemm_bf16, float, kMaxRows>;
 template <bool kTall>
 using Int4Codes = Int4GroupCodes<false, kTall>;
 template <bool kTall>
