@@ -6,11 +6,7 @@
 namespace megamoe::cli {
 
 BufferConfig shape_config(const Shape& shape, const std::string& profile, int64_t tokens) {
-  BufferConfig config;
-  config.num_experts = shape.experts;
-  config.num_topk = shape.topk;
-  config.hidden = shape.hidden;
-  config.intermediate_hidden = shape.intermediate;
+  BufferConfig config = config_of(shape);
   config.num_max_tokens_per_rank = tokens;
   config.profile = profile;
   return config;

@@ -218,12 +218,18 @@ void RandomLayer::multiply(float factor1, float factor2) {
   cli::multiply(block2_, factor2);
 }
 
+BufferConfig config_of(const Shape& shape) {
+  BufferConfig config;
+  config.num_experts = shape.experts;
+  config.num_topk = shape.topk;
+  config.hidden = shape.hidden;
+  config.intermediate_hidden = shape.intermediate;
+  return config;
+}
+
 LayerJob RandomLayer::job() const {
   LayerJob job;
-  job.config.num_experts = shape_.experts;
-  job.config.num_topk = shape_.topk;
-  job.config.hidden = shape_.hidden;
-  job.config.intermediate_hidden = shape_.intermediate;
+  job.config = config_of(shape_);
   for (int64_t e = 0; e < shape_.experts + shared_experts_; ++e) {
     const bool shared = e >= shape_.experts;
     (shared ? job.shared_weight1 : job.weight1)
@@ -244,10 +250,7 @@ Result<LayerJob> checkpoint_job(const checkpoint::MoeCheckpoint& model, int64_t 
   if (!found) return found.status();
   const checkpoint::MoeConfig& config = model.config();
   LayerJob job;
-  job.config.num_experts = config.num_experts;
-  job.config.num_topk = config.top_k;
-  job.config.hidden = config.hidden;
-  job.config.intermediate_hidden = config.intermediate;
+  job.config = config_of(shape_of(config));
   job.activation = config.activation;
   job.weight1 = std::move(found->weight1);
   job.weight2 = std::move(found->weight2);

@@ -21,6 +21,8 @@ struct Shape {
   int64_t hidden = 0, intermediate = 0, experts = 0, topk = 0;
 };
 Result<Shape> parse_shape(const std::string& text);
+/// The settings of a layer of a shape; what a shape does not say is as by default.
+BufferConfig config_of(const Shape& shape);
 /// "1,4,16" as numbers from 1.
 Result<std::vector<int64_t>> parse_counts(const std::string& text, const char* name);
 
