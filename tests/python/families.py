@@ -94,10 +94,10 @@ def kimi_linear():
     return build(names, plain, settings, shared=1, **SIGMOID)
 
 
-def deepseek_v2(store, quantisation, shared=2):
+def deepseek_v2(store, more, shared=2, **routing):
     settings = config("deepseek_v2", "n_routed_experts", n_shared_experts=shared, topk_method="greedy", n_group=4)
     names = (*QWEN[:6], "shared_experts")
-    return build(names, store, settings | quantisation, shared=shared, shared_store=store, renormalize=False)
+    return build(names, store, settings | more, shared=shared, shared_store=store, renormalize=False, **routing)
 
 
 def qwen2(store, settings, shared, shared_store=None, **routing):
@@ -166,37 +166,16 @@ MODELS = {
         6e-3,
     ),
     "mixtral": (lambda: mixtral(), 6e-3),
-    "deepseek_v2": (
-        lambda: build(
-            (*QWEN[:6], "shared_experts"),
-            plain,
-            config("deepseek_v2", "n_routed_experts", n_shared_experts=2, topk_method="greedy", n_group=4)
-            | dict(routed_scaling_factor=16.0),
-            shared=2,
-            renormalize=False,
-            scale=16.0,
-        ),
-        6e-3,
-    ),
+    "deepseek_v2": (lambda: deepseek_v2(plain, dict(routed_scaling_factor=16.0), scale=16.0), 6e-3),
     "deepseek_v2 without topk_method": (
-        lambda: build(
-            (*QWEN[:6], "shared_experts"),
-            plain,
-            config("deepseek_v2", "n_routed_experts", n_shared_experts=1, **GROUPED),
-            shared=1,
-            renormalize=False,
-            scale=2.5,
-        ),
+        lambda: deepseek_v2(plain, dict(topk_method=None, **GROUPED), shared=1, scale=2.5),
         6e-3,
     ),
     "deepseek_v2, groups by their best expert": (
-        lambda: build(
-            (*QWEN[:6], "shared_experts"),
+        lambda: deepseek_v2(
             plain,
-            config("deepseek_v2", "n_routed_experts", n_shared_experts=1, **GROUPED)
-            | dict(topk_method="group_limited_greedy"),
+            dict(topk_method="group_limited_greedy", **GROUPED),
             shared=1,
-            renormalize=False,
             groups=(4, 2),
             groups_by=1,
             scale=2.5,
