@@ -17,8 +17,20 @@ std::string rendezvous_name(const Rendezvous& own) {
   return "megamoe." + std::to_string(geteuid()) + "." + std::to_string(own.sequence) + "." + own.key;
 }
 
+std::string notice_name(const Rendezvous& own) {
+  return "megamoe." + std::to_string(geteuid()) + ".at." + own.key;
+}
+
 std::string group_text(const Rendezvous& own) {
   return "shm group \"" + own.key + "\"";
+}
+
+Status left_behind(const Rendezvous& own, uint64_t missed, int late, int ahead, uint64_t current) {
+  return Status(Code::kPeerFailed,
+                "creation " + std::to_string(missed + 1) + " of " + group_text(own) + " ended on rank " +
+                    std::to_string(ahead) + ", now at its creation " + std::to_string(current + 1) +
+                    ", before rank " + std::to_string(late) +
+                    " began it: expected another try of the late ranks or new handles on all ranks");
 }
 
 Result<Fd> open_own_process() {

@@ -35,6 +35,7 @@ class Host {
     const Status status = meet(parts);
     // Closed before the last word goes out: nobody who has heard it can meet this listener again.
     stop_listening(listener_);
+    stop_listening(notices_);
     broadcast(status.is_ok() ? say(Say::kReady).body() : say_status(Say::kFail, status));
     if (!status.is_ok()) return status;
     return parts;
@@ -54,6 +55,7 @@ class Host {
     MEGAMOE_RETURN_IF_ERROR(agree_all());
     MEGAMOE_RETURN_IF_ERROR(check_host_memory(own_.segment_bytes, own_.hello.size));
     taking_hellos_ = false;
+    stop_listening(notices_);
     members_.remove_if([](const Member& m) { return !m.known; });
     members_.sort([](const Member& a, const Member& b) { return a.hello.rank < b.hello.rank; });
 
@@ -103,6 +105,14 @@ class Host {
     }
   }
 
+  /// While another creation of this rank has the name, ranks that are behind learn it at their deadline.
+  void listen_for_notices() {
+    if (notices_.valid()) return;
+    bool in_use = false;
+    Result<Fd> listener = listen_on(notice_name(own_), in_use);
+    if (listener.is_ok()) notices_ = std::move(*listener);
+  }
+
   /// Members expected: the largest size that anyone believes in, so that a wrong size reaches all of them
   /// too.
   int expected() const {
@@ -134,12 +144,19 @@ class Host {
                                             " to create the buffer " + deadline_.text(0));
       }
       polls.clear();
-      if (taking_hellos_) polls.push_back(pollfd{listener_.get(), POLLIN, 0});
+      if (taking_hellos_) {
+        listen_for_notices();
+        polls.push_back(pollfd{listener_.get(), POLLIN, 0});
+        if (notices_.valid()) polls.push_back(pollfd{notices_.get(), POLLIN, 0});
+      }
       for (const Member& member : members_) {
         if (member.socket.valid()) polls.push_back(pollfd{member.socket.get(), POLLIN, 0});
       }
       poll(polls.data(), polls.size(), deadline_.left_ms(1000));
-      if (taking_hellos_) accept();
+      if (taking_hellos_) {
+        accept(listener_);
+        if (notices_.valid()) accept(notices_);
+      }
       for (Member& member : members_) {
         if (member.socket.valid()) take_messages(member);
       }
@@ -160,9 +177,9 @@ class Host {
     return rank_list(ranks);
   }
 
-  void accept() {
+  void accept(const Fd& listener) {
     for (;;) {
-      Fd client = accept_client(listener_);
+      Fd client = accept_client(listener);
       if (!client.valid()) {
         if (errno == EMFILE || errno == ENFILE) {
           failure_ = Status(Code::kSystem, std::string("rank 0: accept: ") + std::strerror(errno));
@@ -221,6 +238,8 @@ class Host {
   bool take_hello(Member& member, Reader& reader, Message& message) {
     const uint64_t rank = reader.number();
     const uint64_t size = reader.number();
+    const uint64_t sequence = reader.number();
+    const uint64_t ended = reader.number();
     const uint64_t fields = reader.number();
     if (!reader.ok() || rank > kMaxRanks || size > kMaxRanks || message.fds.size() != 1) return false;
     Hello hello{static_cast<int>(rank), static_cast<int>(size), {}, {}};
@@ -230,11 +249,28 @@ class Host {
     }
     hello.refusal = read_status(reader);
     if (!reader.ok()) return false;
+    if (sequence != own_.sequence) {
+      answer_other_creation(member, hello.rank, sequence, ended);
+      return false;
+    }
     member.hello = std::move(hello);
     member.process = std::move(message.fds[0]);
     member.known = true;
     broadcast(say(Say::kProgress).text(missing([](const Member& m) { return m.known; })).body());
     return true;
+  }
+
+  /// Of a rank at another creation. Threads may run several at once: only those below `ended` are over.
+  void answer_other_creation(const Member& member, int rank, uint64_t sequence, uint64_t ended) {
+    if (sequence < own_.ended) {
+      send_message(member.socket, say_status(Say::kFail, left_behind(own_, sequence, rank, 0, own_.sequence)),
+                   {}, deadline_);
+    } else if (own_.sequence < ended) {
+      // A rank that has been here gave this creation up: why follows on its first connection.
+      const bool was_here = std::any_of(members_.begin(), members_.end(),
+                                        [&](const Member& m) { return m.known && m.hello.rank == rank; });
+      if (!was_here) failure_ = left_behind(own_, own_.sequence, 0, rank, sequence);
+    }
   }
 
   /// Sends to every known member; one that is gone shows itself as an end of its connection.
@@ -257,6 +293,7 @@ class Host {
   const Rendezvous& own_;
   const Deadline& deadline_;
   Fd listener_;
+  Fd notices_;
   std::list<Member> members_;
   bool taking_hellos_ = true;
   Status failure_;

@@ -44,10 +44,11 @@ class Member {
 
  private:
   /// Connects and says hello until the host takes it: a listener that closes without a word belonged to a
-  /// rendezvous that is over.
+  /// rendezvous that is over, or to one that this rank is not behind.
   Status introduce(const Fd& process) {
     Writer hello = say(Say::kHello);
     hello.number(static_cast<uint64_t>(own_.hello.rank)).number(static_cast<uint64_t>(own_.hello.size));
+    hello.number(own_.sequence).number(own_.ended);
     hello.number(own_.hello.settings.size());
     for (const auto& [field, value] : own_.hello.settings) hello.text(field).text(value);
     write_status(own_.hello.refusal, hello);
@@ -58,6 +59,7 @@ class Member {
     }
     while (!deadline_.passed()) {
       Result<Fd> host = connect_to(rendezvous_name(own_));
+      if (host.is_ok() && !host->valid()) host = connect_to(notice_name(own_));
       if (!host.is_ok()) return host.status();
       if (host->valid()) {
         host_ = std::move(*host);

@@ -3,7 +3,8 @@
 
 #include <poll.h>
 
-#include <atomic>
+#include <mutex>
+#include <set>
 
 #include "comm/mapped_transport.h"
 #include "comm/rendezvous.h"
@@ -32,16 +33,29 @@ class ShmGroup : public GroupState {
 
   Result<std::unique_ptr<Transport>> meet(const Hello& hello, size_t segment_bytes,
                                           const Deadline& deadline) override {
-    const Rendezvous own{key_, creations_.fetch_add(1, std::memory_order_relaxed), hello, segment_bytes};
+    const Rendezvous own = begin(hello, segment_bytes);
     Result<SharedParts> parts =
         hello.rank == 0 ? host_rendezvous(own, deadline) : join_rendezvous(own, deadline);
+    end(own);
     if (!parts.is_ok()) return parts.status();
     return std::unique_ptr<Transport>(new ShmTransport(std::move(*parts)));
   }
 
  private:
+  Rendezvous begin(const Hello& hello, size_t segment_bytes) {
+    std::lock_guard lock(mutex_);
+    running_.insert(creations_);
+    return {key_, creations_++, *running_.begin(), hello, segment_bytes};
+  }
+  void end(const Rendezvous& creation) {
+    std::lock_guard lock(mutex_);
+    running_.erase(creation.sequence);
+  }
+
   const std::string key_;
-  std::atomic<uint64_t> creations_{0};
+  std::mutex mutex_;
+  uint64_t creations_ = 0;
+  std::set<uint64_t> running_;  ///< of them, by number
 };
 
 }  // namespace

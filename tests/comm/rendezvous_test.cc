@@ -32,7 +32,7 @@ std::string live(const std::string& key, int rank, int size, milliseconds deadli
 }
 
 Rendezvous as_member(const std::string& key, int rank, int size) {
-  return Rendezvous{key, 0, Hello{rank, size, {{"any", "1"}}, {}}, 4096};
+  return Rendezvous{key, 0, 0, Hello{rank, size, {{"any", "1"}}, {}}, 4096};
 }
 
 /// Connects to the first rendezvous of `key` as soon as rank 0 is there.
@@ -46,7 +46,7 @@ Fd connect_when_there(const std::string& key) {
 
 std::string hello_of(int rank, int size) {
   Writer hello = say(Say::kHello);
-  hello.number(static_cast<uint64_t>(rank)).number(static_cast<uint64_t>(size)).number(0);
+  hello.number(static_cast<uint64_t>(rank)).number(static_cast<uint64_t>(size)).number(0).number(0).number(0);
   write_status(Status::ok(), hello);
   return hello.body();
 }
@@ -95,9 +95,11 @@ TEST(Rendezvous, StrangersDoNotDisturb) {
   stranger(std::string(60000, '\xff'));
   stranger(std::string(150000, 'a'));  // over the limit of a message
   stranger(std::string(8, '\0'), {0, 1});
-  stranger(say(Say::kHello).body());                                                     // cut short
-  stranger(say(Say::kHello).number(1).number(2).number(uint64_t{1} << 60).body(), {0});  // absurd count
-  stranger(say(Say::kHello).number(1).number(2).number(1).number(~uint64_t{0}).body(), {0});
+  stranger(say(Say::kHello).body());  // cut short
+  stranger(say(Say::kHello).number(1).number(2).number(0).number(0).number(uint64_t{1} << 60).body(),
+           {0});  // absurd count
+  stranger(say(Say::kHello).number(1).number(2).number(0).number(0).number(1).number(~uint64_t{0}).body(),
+           {0});
   stranger(hello_of(1, 2));             // no process descriptor
   stranger(hello_of(1 << 20, 2), {0});  // absurd rank
   stranger(say_status(Say::kFail, Status(Code::kSystem, "evil")));
@@ -164,6 +166,66 @@ TEST(Rendezvous, KeyInUseIsNamed) {
   EXPECT_EQ(
       host.finish().text,
       "key = \"" + key + "\" was in use by another group of this user: expected a free key within 300 ms");
+}
+
+/// "creation 1 of ... began it: ...", of a rank that is a creation behind.
+std::string behind(const std::string& key, int late, int ahead) {
+  return "creation 1 of shm group \"" + key + "\" ended on rank " + std::to_string(ahead) +
+         ", now at its creation 2, before rank " + std::to_string(late) +
+         " began it: expected another try of the late ranks or new handles on all ranks";
+}
+
+// The one that began alone waits in its next try for an hour; the others begin the one that it left.
+TEST(Rendezvous, RanksBehindAreToldAtOnceAndMeetInTheirNextTry) {
+  for (const int alone : {0, 1, 2}) {
+    const std::string key = fresh_key();
+    int gave_up[2];
+    ASSERT_EQ(pipe2(gave_up, O_CLOEXEC), 0);
+    const auto life = [&](int rank) -> std::string {
+      const Group group = Group::shm(key, rank, 3).value();
+      char token = 0;
+      if (rank != alone && read(gave_up[0], &token, 1) != 1) return "no token";
+      const Status first =
+          open_small(group, rank == alone ? milliseconds(50) : std::chrono::hours(1)).status();
+      if (rank == alone && write(gave_up[1], "12", 2) != 2) return "no tokens";
+      auto session = open_small(group, std::chrono::hours(1));
+      if (!session.is_ok()) return session.status().message();
+      const Status call = Caller(**session).call();
+      return first.message() + (call.is_ok() ? "" : ", then " + call.message());
+    };
+    std::vector<Child> children;
+    for (int r = 0; r < 3; ++r) children.emplace_back([&, r] { return life(r); });
+    close(gave_up[0]);
+    close(gave_up[1]);
+    for (int r = 0; r < 3; ++r) {
+      const std::string text = children[static_cast<size_t>(r)].finish().text;
+      if (r == alone) {
+        EXPECT_NE(text.find("did not come to create the buffer within 50 ms"), std::string::npos) << text;
+      } else {
+        // Rank 0 speaks for those that are with it, and leaves behind those that come later.
+        EXPECT_TRUE(text == behind(key, 0, alone) || text == behind(key, r, 0))
+            << "rank " << r << ": " << text;
+      }
+    }
+  }
+}
+
+TEST(Rendezvous, ThreadsMayCreateAtTheSameTime) {
+  const auto outcomes = run_shm(2, [](const Group& group) -> std::string {
+    constexpr int kThreads = 6;
+    std::vector<std::string> texts(kThreads);
+    std::vector<std::thread> threads;
+    for (std::string& text : texts) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 20 && text.empty(); ++i) text = open_small(group).status().message();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::string all;
+    for (const std::string& text : texts) all += text;
+    return all;
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.text, "");
 }
 
 TEST(Rendezvous, GroupsWithDifferentKeysAreIndependent) {
