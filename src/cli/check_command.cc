@@ -12,6 +12,7 @@
 #include "cli/dump.h"
 #include "cli/layer_job.h"
 #include "cli/not_empty.h"
+#include "cli/planned_layer.h"
 #include "cli/progress.h"
 #include "cli/scenario_weights.h"
 #include "cli/stage_compare.h"
@@ -255,13 +256,24 @@ Status keep_coded(const std::string& names, std::vector<const moe::Scenario*>& s
                 "--coded-x: expected scenarios with MX tokens, not " + std::string((*other)->name));
 }
 
+/// What the layers of random weights would be refused for, before the weights are made.
+Status check_plans(const LayerJob& base, const std::vector<const moe::Scenario*>& scenarios,
+                   const CommonOptions& common, const CheckOptions& options) {
+  BufferConfig config = base.config;
+  config.num_max_tokens_per_rank = most_tokens_per_rank(options.tokens, common.ranks);
+  const LayerExtras extras{base.activation, options.shared_experts, options.coded_x};
+  for (const moe::Scenario* scenario : scenarios) {
+    MEGAMOE_RETURN_IF_ERROR(check_layer(config, *scenario, common, extras));
+  }
+  return Status::ok();
+}
+
 int run_check(const CommonOptions& common, const CheckOptions& options) {
   if (!options.dump.empty() && read_dump(side(options, "fast"))) {
     return bad_input(Status(Code::kInvalidArgument,
                             "--dump = " + options.dump + ": expected a folder that holds no dump yet"));
   }
   std::unique_ptr<checkpoint::MoeCheckpoint> model;
-  std::unique_ptr<RandomLayer> random;
   LayerJob base;
   Shape shape;
   if (!options.checkpoint.empty()) {
@@ -277,18 +289,27 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     auto parsed = parse_shape(options.shape);
     if (!parsed) return bad_input(parsed.status());
     shape = *parsed;
-    random =
-        std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts, is_gated(options.activation));
-    base = random->job();
+    base.config = config_of(shape);
     base.activation = options.activation;
   }
   base.config.profile = options.profile;
   for (const auto& setting : kSettings) base.config.*setting.field = options.config.*setting.field;
   base.config.rank_num_per_server = options.config.rank_num_per_server;
-  auto scenarios = scenarios_named(options.scenario, base);
+  auto scenarios = model != nullptr ? scenarios_named(options.scenario, base)
+                                    : scenarios_named(options.scenario, options.profile);
   if (!scenarios) return bad_input(scenarios.status());
   if (options.coded_x) {
     if (Status status = keep_coded(options.scenario, *scenarios); !status) return bad_input(status);
+  }
+  std::unique_ptr<RandomLayer> random;
+  if (model == nullptr) {
+    if (Status status = check_plans(base, *scenarios, common, options); !status) return bad_input(status);
+    random =
+        std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts, is_gated(options.activation));
+    LayerJob weights = random->job();
+    weights.config = base.config;
+    weights.activation = base.activation;
+    base = std::move(weights);
   }
   auto tokens = Tokens::random(shape, options.tokens, options.routing, kSeed);
   if (!tokens) return bad_input(tokens.status());

@@ -13,10 +13,13 @@ BufferConfig shape_config(const Shape& shape, const std::string& profile, int64_
 }
 
 Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, const moe::Scenario& scenario,
-                                const CommonOptions& common, const OneElementWeights& weights) {
-  BufferConfig own = config;
-  own.dispatch_quant_mode = scenario.dispatch_quant_mode;
-  own.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+                                const CommonOptions& common, const OneElementWeights& weights,
+                                const LayerExtras& extras) {
+  BufferConfig dispatched = config;
+  dispatched.dispatch_quant_mode = scenario.dispatch_quant_mode;
+  dispatched.dispatch_quant_out_dtype = scenario.dispatch_quant_out_dtype;
+  BufferConfig own = dispatched;
+  if (extras.coded_tokens) own.dispatch_quant_mode = 0;
   BufferOptions options;
   options.threads = common.threads;
   options.isa = common.isa;
@@ -24,7 +27,7 @@ Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, 
   auto buffer = SymmBuffer::create(group, own, options);
   if (!buffer) return buffer.status();
   PlannedLayer planned;
-  planned.layer = weights.layer(scenario, own, group.size(), (*buffer)->experts_per_rank());
+  planned.layer = weights.layer(scenario, dispatched, group.size(), (*buffer)->experts_per_rank(), extras);
   planned.layer.tuning = common.tuning;
   auto op = MegaMoe::create(*buffer, planned.layer);
   if (!op) return op.status();
@@ -32,11 +35,12 @@ Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, 
   return planned;
 }
 
-Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common) {
+Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common,
+                   const LayerExtras& extras) {
   // The first rank has experts, if any has; nothing is exchanged.
   auto groups = Group::local(common.ranks);
   if (!groups) return groups.status();
-  return plan_layer((*groups)[0], config, scenario, common, OneElementWeights()).status();
+  return plan_layer((*groups)[0], config, scenario, common, OneElementWeights(), extras).status();
 }
 
 }  // namespace megamoe::cli

@@ -21,9 +21,11 @@ struct PlannedLayer {
 /// A layer of a scenario on one rank, as the plan of a layer with weights would be. `weights` has to outlive
 /// it.
 Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, const moe::Scenario& scenario,
-                                const CommonOptions& common, const OneElementWeights& weights);
+                                const CommonOptions& common, const OneElementWeights& weights,
+                                const LayerExtras& extras = {});
 
 /// Whether the layer can be: says within milliseconds what its profile refuses, before weights are made.
-Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common);
+Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common,
+                   const LayerExtras& extras = {});
 
 }  // namespace megamoe::cli

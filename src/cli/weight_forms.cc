@@ -260,7 +260,7 @@ LinearWeights OneElementWeights::linear(const moe::Scenario& scenario, const Wei
 }
 
 Layer OneElementWeights::layer(const moe::Scenario& scenario, const BufferConfig& config, int64_t ranks,
-                               int64_t experts) const {
+                               int64_t experts, const LayerExtras& extras) const {
   struct Candidate {
     WeightForm form;
     bool bias;
@@ -274,16 +274,21 @@ Layer OneElementWeights::layer(const moe::Scenario& scenario, const BufferConfig
       candidates.push_back({form, bias});
     }
   }
-  const auto apply = [&](const Candidate& first, const Candidate& second, Layer& layer) {
-    layer.weight1 =
-        linear(scenario, first.form, first.bias, experts, config.hidden, 2 * config.intermediate_hidden);
-    layer.weight2 =
-        linear(scenario, second.form, second.bias, experts, config.intermediate_hidden, config.hidden);
-  };
+  const int64_t wide = 2 * config.intermediate_hidden;
+  const int64_t inner = is_gated(extras.activation) ? config.intermediate_hidden : wide;
   Layer layer;
-  if (!choose_forms(candidates, config, ranks, scenario.token_codec->codes(), layer, apply)) {
-    apply(candidates[0], candidates[0], layer);
-  }
+  layer.activation = extras.activation;
+  const auto choose = [&](int64_t count, LinearWeights& weight1, LinearWeights& weight2) {
+    const auto apply = [&](const Candidate& first, const Candidate& second, Layer&) {
+      weight1 = linear(scenario, first.form, first.bias, count, config.hidden, wide);
+      weight2 = linear(scenario, second.form, second.bias, count, inner, config.hidden);
+    };
+    if (!choose_forms(candidates, config, ranks, scenario.token_codec->codes(), layer, apply)) {
+      apply(candidates[0], candidates[0], layer);
+    }
+  };
+  choose(experts, layer.weight1, layer.weight2);
+  if (extras.shared_experts > 0) choose(extras.shared_experts, layer.shared_weight1, layer.shared_weight2);
   return layer;
 }
 

@@ -19,14 +19,21 @@ struct WeightForm {
   DType channel_scales = DType::kFloat32;
 };
 
+/// What a layer has beside its shape and scenario.
+struct LayerExtras {
+  Activation activation;
+  int64_t shared_experts = 0;
+  bool coded_tokens = false;  ///< they come as MX codes with scales
+};
+
 /// Weights of the right shape and type whose elements are all one element, for plans: only their description
 /// matters there. Must outlive the layers made of them.
 class OneElementWeights {
  public:
   /// A layer of a scenario in a form that the profile of `config` takes. Where there is none it has some
   /// form, and MegaMoe::create says what the profile expects.
-  Layer layer(const moe::Scenario& scenario, const BufferConfig& config, int64_t ranks,
-              int64_t experts) const;
+  Layer layer(const moe::Scenario& scenario, const BufferConfig& config, int64_t ranks, int64_t experts,
+              const LayerExtras& extras) const;
 
  private:
   LinearWeights linear(const moe::Scenario& scenario, const WeightForm& form, bool bias, int64_t experts,

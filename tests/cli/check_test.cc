@@ -68,13 +68,18 @@ TEST(Tool, ProfilesJudgeALayer) {
       EXPECT_TRUE(contains(outcome.error, "(profile " + std::string(profile) + ")")) << outcome.error;
     }
     // Before the layer is made, which would take all memory there is.
-    for (const std::string& command :
-         {std::string("plan"), std::string("bench"), std::string("cliffs"), "tune --output " + tuning}) {
+    for (const std::string& command : {std::string("plan"), std::string("check"), std::string("bench"),
+                                       std::string("cliffs"), "tune --output " + tuning}) {
       const Outcome outcome = run(command + options + "16777216x8388608x6x6");
       EXPECT_EQ(outcome.code, 2) << command;
       EXPECT_TRUE(contains(outcome.error, "hidden = 16777216: expected ")) << command << outcome.error;
     }
   }
+  const Outcome gelu = run("check --ranks 2 --profile ascend_950 --shape 8192x3072x1024x8 --activation gelu");
+  EXPECT_TRUE(contains(gelu.error, "activation_clamp = none: expected the largest float32")) << gelu.error;
+  const Outcome shared =
+      run("check --ranks 2 --profile ascend_a2_a3 --shape 8192x3072x256x8 --shared-experts 1");
+  EXPECT_TRUE(contains(shared.error, "shared_weight1 has 1 experts: expected 0")) << shared.error;
   EXPECT_EQ(scenarios_of(run_json("bench --scenario all --profile ascend_950 --ranks 2 --repeat 1 --tokens 2 "
                                   "--shape 1024x256x4x2")["rows"]),
             "A8W8-FP A8W8-FP-E5M2 A8W4-FP A4W4-FP ");
