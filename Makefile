@@ -6,11 +6,14 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 JOBS ?= $(shell nproc)
+# ON stops a build at a warning; compilers that this was not built with before may have warnings of their own.
+WERROR ?= OFF
 VENV := .venv/bin/python
 SHAPES ?= 2048x768x128x8 2880x2880x32x4 7168x2048x16x8
 # Recursive variables: read when a recipe starts, after the set-up has installed what they look for.
 LAUNCHER = $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-CONFIGURE = CXX="$$(scripts/find_cxx.sh)" cmake --log-level=WARNING $(LAUNCHER)
+CONFIGURE = CXX="$$(scripts/find_cxx.sh)" cmake --log-level=WARNING $(LAUNCHER) \
+  -DMEGAMOE_WARNINGS_AS_ERRORS=$(WERROR)
 WITH_PYTHON = -DMEGAMOE_BUILD_PYTHON=ON -DPython_EXECUTABLE="$(CURDIR)/$(VENV)" \
   -Dnanobind_DIR="$$($(VENV) -m nanobind --cmake_dir)"
 COMPILE = cmake --build --parallel $(JOBS) --preset

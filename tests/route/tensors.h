@@ -45,24 +45,25 @@ class Input {
   }
   void set(int64_t row, int64_t column, double value) const {
     const int64_t i = at(row, column);
+    std::byte* const bytes = bytes_->data();
     switch (view_.dtype) {
       case DType::kFloat32:
-        reinterpret_cast<float*>(data())[i] = static_cast<float>(value);
+        reinterpret_cast<float*>(bytes)[i] = static_cast<float>(value);
         break;
       case DType::kFloat16:
-        reinterpret_cast<uint16_t*>(data())[i] = format::f16_from_float(static_cast<float>(value));
+        reinterpret_cast<uint16_t*>(bytes)[i] = format::f16_from_float(static_cast<float>(value));
         break;
       case DType::kBFloat16:
-        reinterpret_cast<uint16_t*>(data())[i] = format::bf16_from_float(static_cast<float>(value));
+        reinterpret_cast<uint16_t*>(bytes)[i] = format::bf16_from_float(static_cast<float>(value));
         break;
       case DType::kInt32:
-        reinterpret_cast<int32_t*>(data())[i] = static_cast<int32_t>(value);
+        reinterpret_cast<int32_t*>(bytes)[i] = static_cast<int32_t>(value);
         break;
       case DType::kInt64:
-        reinterpret_cast<int64_t*>(data())[i] = static_cast<int64_t>(value);
+        reinterpret_cast<int64_t*>(bytes)[i] = static_cast<int64_t>(value);
         break;
       default:
-        reinterpret_cast<uint8_t*>(data())[i] = static_cast<uint8_t>(static_cast<int64_t>(value));
+        reinterpret_cast<uint8_t*>(bytes)[i] = static_cast<uint8_t>(static_cast<int64_t>(value));
     }
   }
   /// Every element from `make(row, column)`.
