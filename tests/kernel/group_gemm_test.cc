@@ -259,7 +259,7 @@ TEST(GroupGemmRegistry, EachLevelGetsTheHighestKernelNotAboveIt) {
     return group_gemm_for(family, WeightCode::kE2M1, isa).name;
   };
   EXPECT_STREQ(e2m1(Family::kS8, Isa::kAvx2), vnni ? "s8_e2m1_6x32_avx2_vnni" : "s8_e2m1_4x32_avx2");
-  EXPECT_STREQ(e2m1(Family::kBf16, Isa::kAvx2), vnni ? "e4m3_e2m1_2x32_avx2_vnni" : "e4m3_e2m1_4x32_avx2");
+  EXPECT_STREQ(e2m1(Family::kBf16, Isa::kAvx2), vnni ? "e4m3_e2m1_3x32_avx2_vnni" : "e4m3_e2m1_2x32_avx2");
   EXPECT_STREQ(e2m1(Family::kS8, Isa::kAvx512), "s8_e2m1_12x32_avx512");
   EXPECT_STREQ(e2m1(Family::kBf16, Isa::kAvx512), "bf16_groups_12x32_avx512");
   EXPECT_STREQ(e2m1(Family::kS8, Isa::kAvx512Vnni), "s8_groups_7x32_avx512_vnni");
@@ -279,6 +279,42 @@ TEST_P(GroupGemmTest, NanOfARowStaysInIt) {
     for (int c = 0; c < kPanelColumns; ++c) {
       const size_t at = static_cast<size_t>(r * kPanelColumns + c);
       EXPECT_TRUE(r == 1 ? std::isnan(result[at]) : result[at] == plain[at]);
+    }
+  }
+}
+
+// However fine the least value of a group is beside the largest one, in one row of a tile alone, no bit is
+// lost.
+TEST_P(GroupGemmTest, FineValuesOfE4M3RowsAreExact) {
+  if (way().code != WeightCode::kE2M1 || way().gemm->family != Family::kBf16) GTEST_SKIP() << "no such rows";
+  for (int exponent = 0; exponent >= -9; --exponent) {
+    const float least = std::ldexp(1.0f, exponent);
+    Problem problem(way(), 64, 32, false, static_cast<uint32_t>(100 - exponent));
+    for (int r = 0; r < problem.rows; ++r) {
+      float* const row = problem.a.data() + r * problem.k;
+      for (int64_t i = 0; i < problem.k; ++i) row[i] = std::trunc(row[i] / least) * least;
+      row[r] = r == 1 ? 448.0f : -448.0f;
+      if (r == problem.rows - 1) row[32 + r] = least;
+    }
+    // So few weights that every order of products is exact.
+    for (int64_t i = 0; i < problem.k; ++i) {
+      for (int c = 0; c < kPanelColumns; ++c) {
+        if ((i + c) % 11 != 0) problem.b[i * kPanelColumns + c] = 0;
+      }
+    }
+    std::fill(problem.scales.begin(), problem.scales.end(), 1.0f);
+    for (int rows = 1; rows <= problem.rows; ++rows) {
+      const std::vector<float> result = problem.run(problem.rows - rows, rows);
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < kPanelColumns; ++c) {
+          double sum = 0;
+          for (int64_t i = 0; i < problem.k; ++i) {
+            sum += double{problem.a[(problem.rows - rows + r) * problem.k + i]} *
+                   double{problem.b[i * kPanelColumns + c]};
+          }
+          ASSERT_EQ(double{result[r * kPanelColumns + c]}, sum) << "2^" << exponent << " row " << r;
+        }
+      }
     }
   }
 }

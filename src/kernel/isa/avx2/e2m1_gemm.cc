@@ -15,8 +15,8 @@ struct Level;
 
 struct Vnni {
   static constexpr bool kStarts = true;
-  static constexpr int vectors(int digits, int rows) { return digits == 1 && rows <= 2 ? 4 : 2; }
-  static constexpr int chains(int rows) { return rows == 1 ? 2 : 1; }
+  static constexpr int vectors(int digits, int rows) { return digits * rows <= 2 ? 4 : 2; }
+  static constexpr int chains(int digits, int rows) { return digits * rows == 1 ? 2 : 1; }
   [[gnu::always_inline]] static __m256i start(int32_t first) { return _mm256_set1_epi32(first); }
   [[gnu::always_inline]] static void add(__m256i& sum, __m256i weights, __m256i digits) {
     dot(sum, weights, digits);
@@ -31,10 +31,8 @@ alignas(32) constinit const uint32_t kOnes[8] = {0x10001, 0x10001, 0x10001, 0x10
 /// Sums of pairs in 16 bits: 16 products of a group of at most 24 * 64, or of 24 * 12.
 struct Pairs {
   static constexpr bool kStarts = false;
-  static constexpr int vectors(int digits, int rows) {
-    return digits == 1 ? (rows <= 2 ? 4 : 2) : (rows == 1 ? 2 : 1);
-  }
-  static constexpr int chains(int) { return 1; }
+  static constexpr int vectors(int digits, int rows) { return digits * rows <= 2 ? 4 : 2; }
+  static constexpr int chains(int, int) { return 1; }
   [[gnu::always_inline]] static __m256i start(int32_t) { return _mm256_setzero_si256(); }
   [[gnu::always_inline]] static void add(__m256i& sum, __m256i weights, __m256i digits) {
     asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(_mm256_maddubs_epi16(weights, digits)));
@@ -45,22 +43,22 @@ struct Pairs {
   }
 };
 
-// Twice as many rows of three digits by one vector of columns each are a tenth slower by vpdpbusd: every
-// activation is then loaded for one product alone.
-constexpr int kMaxRows = 4, kMaxVnniRows = 6, kMaxVnniDigitRows = 2;
+constexpr int kMaxRows = 4, kMaxVnniRows = 6, kMaxVnniDigitRows = 3, kMaxDigitRows = 2;
 
-template <class Dot, int kDigits, int kRows>
+template <class Dot, class Rows, int kRows>
 constexpr kernel::Gemm gemm(const char* name, uint32_t features = 0) {
-  return e2m1_gemm<Level, E2M1Lanes, Dot, kDigits, kRows>(name, Isa::kAvx2, features);
+  return e2m1_gemm<Level, E2M1Lanes, Dot, Rows, kRows>(name, Isa::kAvx2, features);
 }
 
 }  // namespace
 
-constinit const kernel::Gemm e2m1_gemm_s8 = gemm<Pairs, 1, kMaxRows>("s8_e2m1_4x32_avx2");
-constinit const kernel::Gemm e2m1_gemm_e4m3 = gemm<Pairs, 3, kMaxRows>("e4m3_e2m1_4x32_avx2");
+constinit const kernel::Gemm e2m1_gemm_s8 =
+    gemm<Pairs, E2M1IntegerRows<Level>, kMaxRows>("s8_e2m1_4x32_avx2");
+constinit const kernel::Gemm e2m1_gemm_e4m3 =
+    gemm<Pairs, E2M1ValueRows<Level, 7, 4>, kMaxDigitRows>("e4m3_e2m1_2x32_avx2");
 constinit const kernel::Gemm e2m1_gemm_s8_vnni =
-    gemm<Vnni, 1, kMaxVnniRows>("s8_e2m1_6x32_avx2_vnni", base::kCpuAvxVnni);
+    gemm<Vnni, E2M1IntegerRows<Level>, kMaxVnniRows>("s8_e2m1_6x32_avx2_vnni", base::kCpuAvxVnni);
 constinit const kernel::Gemm e2m1_gemm_e4m3_vnni =
-    gemm<Vnni, 3, kMaxVnniDigitRows>("e4m3_e2m1_2x32_avx2_vnni", base::kCpuAvxVnni);
+    gemm<Vnni, E2M1ValueRows<Level, 8, 6>, kMaxVnniDigitRows>("e4m3_e2m1_3x32_avx2_vnni", base::kCpuAvxVnni);
 
 }  // namespace megamoe::isa_avx2

@@ -18,19 +18,29 @@ alignas(32) inline constinit const
     float kMinusZero[8] = {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f};
 alignas(32) inline constinit const uint32_t kInfinity[8] = {0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000,
                                                             0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000};
+// Bytes: the least scale that is a normal number, and how far above it the largest one is.
+alignas(32) inline constinit const uint32_t kLeastNormal[8] = {
+    0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101};
+alignas(32) inline constinit const uint32_t kMostAbove[8] = {0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd,
+                                                             0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd};
 
 struct E2M1Lanes {
   using Vector = __m256i;
   using Floats = __m256;
   static constexpr int kLanes = 8;
+  static constexpr int kRoomySums = 8;  ///< so many leave a register for a mask
 
   [[gnu::always_inline]] static Vector table(__m128i bytes) { return _mm256_broadcastsi128_si256(bytes); }
   /// 4 k of 8 columns each from 32 bytes of codes: the low or the high nibbles by `values`.
-  template <int kShift>
+  template <int kShift, bool kRoomy>
   [[gnu::always_inline]] static Vector weights(const uint32_t* codes, Vector values) {
     __m256i nibbles = load_dwords(codes);
     if constexpr (kShift != 0) nibbles = _mm256_srli_epi16(nibbles, kShift);
-    asm("vpand %1, %0, %0" : "+x"(nibbles) : "m"(kLowNibbles));
+    if constexpr (kRoomy) {
+      nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+    } else {
+      asm("vpand %1, %0, %0" : "+x"(nibbles) : "m"(kLowNibbles));
+    }
     return _mm256_shuffle_epi8(values, nibbles);
   }
   [[gnu::always_inline]] static Vector zero() { return _mm256_setzero_si256(); }
@@ -48,10 +58,20 @@ struct E2M1Lanes {
     return a;
   }
   [[gnu::always_inline]] static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-  /// 2^(byte - 127) of 8 columns; byte 0 is a subnormal number, byte 255 NaN.
+  /// Whether the scales of all 32 columns are normal numbers.
+  [[gnu::always_inline]] static bool ordinary(const uint8_t* bytes) {
+    __m256i outside;  // loaded here alone: the compiler would keep the bytes on the stack
+    asm("vmovdqu %1, %0" : "=x"(outside) : "m"(*reinterpret_cast<const __m256i_u*>(bytes)));
+    asm("vpsubb %1, %0, %0" : "+x"(outside) : "m"(kLeastNormal));
+    asm("vpsubusb %1, %0, %0" : "+x"(outside) : "m"(kMostAbove));
+    return _mm256_testz_si256(outside, outside) != 0;
+  }
+  /// 2^(byte - 127) of 8 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
+  template <bool kAny>
   [[gnu::always_inline]] static Floats scale(const uint8_t* bytes) {
     __m256i bits =
         _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))), 23);
+    if constexpr (!kAny) return _mm256_castsi256_ps(bits);
     asm("vpmaxsd %1, %0, %0" : "+x"(bits) : "m"(kLeastScale));
     __m256i nan;
     asm("vpcmpeqd %2, %1, %0" : "=x"(nan) : "x"(bits), "m"(kInfinity));

@@ -15,7 +15,7 @@ struct Level;
 struct Pairs {
   static constexpr bool kStarts = false;
   static constexpr int vectors(int, int) { return 2; }
-  static constexpr int chains(int) { return 1; }
+  static constexpr int chains(int, int) { return 1; }
   [[gnu::always_inline]] static __m512i start(int32_t) { return _mm512_setzero_si512(); }
   [[gnu::always_inline]] static void add(__m512i& sum, __m512i weights, __m512i digits) {
     asm("vpaddw %1, %0, %0" : "+v"(sum) : "v"(_mm512_maddubs_epi16(weights, digits)));
@@ -30,6 +30,7 @@ constexpr int kMaxRows = 12;
 }  // namespace
 
 constinit const kernel::Gemm e2m1_gemm_s8 =
-    isa_avx2::e2m1_gemm<Level, E2M1Lanes, Pairs, 1, kMaxRows>("s8_e2m1_12x32_avx512", Isa::kAvx512);
+    isa_avx2::e2m1_gemm<Level, E2M1Lanes, Pairs, isa_avx2::E2M1IntegerRows<Level>, kMaxRows>(
+        "s8_e2m1_12x32_avx512", Isa::kAvx512);
 
 }  // namespace megamoe::isa_avx512

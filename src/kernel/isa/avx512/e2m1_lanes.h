@@ -11,19 +11,29 @@ namespace megamoe::isa_avx512 {
 // inline: levels that share this header keep their own.
 constinit const int32_t kLowNibbles = 0x0f0f0f0f, kLeastScale = 1 << 22, kNoScale = 255;
 constinit const float kMinusZero = -0.0f;
+// Bytes: the least scale that is a normal number, and how far above it the largest one is.
+alignas(32) constinit const uint64_t kLeastNormal[4] = {0x0101010101010101, 0x0101010101010101,
+                                                        0x0101010101010101, 0x0101010101010101};
+alignas(32) constinit const uint64_t kMostAbove[4] = {0xfdfdfdfdfdfdfdfd, 0xfdfdfdfdfdfdfdfd,
+                                                      0xfdfdfdfdfdfdfdfd, 0xfdfdfdfdfdfdfdfd};
 
 struct E2M1Lanes {
   using Vector = __m512i;
   using Floats = __m512;
   static constexpr int kLanes = 16;
+  static constexpr int kRoomySums = 20;  ///< so many leave a register for a mask
 
   [[gnu::always_inline]] static Vector table(__m128i bytes) { return _mm512_broadcast_i32x4(bytes); }
   /// 4 k of 16 columns each from 64 bytes of codes: the low or the high nibbles by `values`.
-  template <int kShift>
+  template <int kShift, bool kRoomy>
   [[gnu::always_inline]] static Vector weights(const uint32_t* codes, Vector values) {
     __m512i nibbles = _mm512_loadu_si512(codes);
     if constexpr (kShift != 0) nibbles = _mm512_srli_epi16(nibbles, kShift);
-    asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
+    if constexpr (kRoomy) {
+      nibbles = _mm512_and_si512(nibbles, _mm512_set1_epi8(15));
+    } else {
+      asm("vpandd %1%{1to16%}, %0, %0" : "+v"(nibbles) : "m"(kLowNibbles));
+    }
     return _mm512_shuffle_epi8(values, nibbles);
   }
   [[gnu::always_inline]] static Vector zero() { return _mm512_setzero_si512(); }
@@ -41,10 +51,20 @@ struct E2M1Lanes {
     return a;
   }
   [[gnu::always_inline]] static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-  /// 2^(byte - 127) of 16 columns; byte 0 is a subnormal number, byte 255 NaN.
+  /// Whether the scales of all 32 columns are normal numbers.
+  [[gnu::always_inline]] static bool ordinary(const uint8_t* bytes) {
+    __m256i outside;
+    asm("vmovdqu %1, %0" : "=x"(outside) : "m"(*reinterpret_cast<const __m256i_u*>(bytes)));
+    asm("vpsubb %1, %0, %0" : "+x"(outside) : "m"(kLeastNormal));
+    asm("vpsubusb %1, %0, %0" : "+x"(outside) : "m"(kMostAbove));
+    return _mm256_testz_si256(outside, outside) != 0;
+  }
+  /// 2^(byte - 127) of 16 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
+  template <bool kAny>
   [[gnu::always_inline]] static Floats scale(const uint8_t* bytes) {
     const __m512i byte = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
     __m512i bits = _mm512_slli_epi32(byte, 23);
+    if constexpr (!kAny) return _mm512_castsi512_ps(bits);
     asm("vpmaxsd %1%{1to16%}, %0, %0" : "+v"(bits) : "m"(kLeastScale));
     __mmask16 nan;
     asm("vpcmpeqd %2%{1to16%}, %1, %0" : "=Yk"(nan) : "v"(byte), "m"(kNoScale));
