@@ -119,9 +119,10 @@ class Tune {
     if (!best.empty()) entries_.push_back({first->key, best});
     if (!common_.json) {
       std::printf("%s: %s\n\n", scenario.name,
-                  !best.empty() ? name_of(best).c_str()
-                  : options_.repeat < kLeastPairs
-                      ? "too few pairs to call anything better than the defaults"
+                  !best.empty()                   ? name_of(best).c_str()
+                  : options_.repeat < kLeastPairs ? "too few pairs to call anything better than the defaults"
+                  : too_noisy(first->measured[0])
+                      ? "too noisy to judge: the defaults differ from themselves by more than 25 %"
                       : "nothing is better than the defaults by more than the noise");
     }
     return Status::ok();
@@ -155,7 +156,7 @@ class Tune {
         table.add({scenario.name, cell.routing, std::to_string(cell.count), name_of(candidates[c]),
                    fixed(pairs.median() * 1e3, 3), fixed(pairs.fallback_median() * 1e3, 3),
                    std::to_string(pairs.candidate.size()), percent(1 / pairs.ratio()),
-                   or_dash(std::expm1(pairs.noise()), percent), better ? "yes" : "no"});
+                   noise_text(pairs.noise()), better ? "yes" : "no"});
         lines_.push_back({{"scenario", scenario.name},
                           {"routing", cell.routing},
                           {"tokens", cell.count},

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "cli/efficiency.h"
+#include "cli/table.h"
 
 namespace megamoe::cli {
 namespace {
@@ -117,6 +118,17 @@ Gain gain_of(const Measured& measured, const Measured& control) {
   }
   gain.noise = std::max(std::sqrt(std::max(own, others)) / batches, std::abs(drift));
   return gain;
+}
+
+std::string noise_text(double noise) {
+  if (std::isfinite(noise) && noise > std::log(2.0)) return ">100 %";
+  return or_dash(std::expm1(noise), percent);
+}
+
+bool too_noisy(const Measured& control) {
+  constexpr double kMost = 0.25;
+  const double noise = gain_of(control, control).noise;
+  return std::isfinite(noise) && noise > std::log1p(kMost);
 }
 
 Result<TuneRun> measure_candidates(const LayerJob& job, const std::string& scenario,

@@ -59,6 +59,12 @@ struct Gain {
 /// `control` is the defaults against themselves: what it seems to gain or lose is noise.
 Gain gain_of(const Measured& measured, const Measured& control);
 
+/// The noise of pairs as text: "1 %", "-" with too few pairs, ">100 %" where a number says no more.
+std::string noise_text(double noise);
+/// Whether the defaults differ from themselves by more than any block size is likely to gain. A noise that
+/// too few pairs left unknown is not one.
+bool too_noisy(const Measured& control);
+
 struct TuneRun {
   moe::TuningKey key;
   std::vector<Measured> measured;  ///< by candidate

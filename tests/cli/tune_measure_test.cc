@@ -47,6 +47,20 @@ TEST(Gain, FewPairsProveLess) {
   EXPECT_GT(ratio, 1.9 * std::sqrt(500.0 / 5));
 }
 
+TEST(Noise, IsATextThatSaysWhatIsKnown) {
+  EXPECT_EQ(noise_text(std::log(1.05)), "5 %");
+  EXPECT_EQ(noise_text(std::log(1.99)), "99 %");
+  EXPECT_EQ(noise_text(std::log(150.0)), ">100 %");
+  EXPECT_EQ(noise_text(pairs_of(1, 0.1, 4).noise()), "-");
+}
+
+TEST(Noise, AboveABoundNothingIsJudged) {
+  EXPECT_FALSE(too_noisy({pairs_of(1, 0.02)}));
+  EXPECT_TRUE(too_noisy({pairs_of(1, 0.9, 5)}));
+  EXPECT_TRUE(too_noisy({pairs_of(1.5, 0.01)}));   // the second call of a pair is never like the first
+  EXPECT_FALSE(too_noisy({pairs_of(1, 0.9, 4)}));  // too few pairs are another reason
+}
+
 TEST(Gain, DoesNotPayForOneBatchWithAnother) {
   const Measured control = {pairs_of(1, 0.02), pairs_of(1, 0.02)};
   EXPECT_TRUE(gain_of({pairs_of(0.8, 0.02), pairs_of(1.0, 0.02)}, control).wins());
