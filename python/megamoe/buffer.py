@@ -6,21 +6,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-import numpy as np
-
 from . import _core, handles, settings, tensors
 from .errors import Code, invalid_value, plain
 from .group import resolve
-from .weights import PackedWeights
+from .plans import Plans
 
 __all__ = ["SymmBuffer", "TraceSpan"]
 
 _Result = TypeVar("_Result")
-# Layers that may share one buffer before the plan unused for longest is made again.
-_MAX_PLANS = 128
-# Types of what a call states that cannot change while it is the same object.
-_FIXED = (type(None), bool, int, float, str, PackedWeights)
-
 _DEFAULT_DEADLINE = 60.0
 
 
@@ -143,18 +136,14 @@ class SymmBuffer:
         self.experts_per_rank: int = self.context.experts_per_rank
         self.capacity: int = self.context.capacity
         self.handle = handles.register(self)
-        self._plans: dict[Any, Any] = {}
-        self._known = _core.KnownPlans(_MAX_PLANS)
-        self._last_plan: Any = None
+        self.plans = Plans()
         self._in_use = threading.Lock()
 
     def destroy(self) -> None:
         """Leaves the group and frees the plans. May be repeated; waits for nobody. Later calls raise."""
         self._enter()
         try:
-            self._plans.clear()
-            self._known.clear()
-            self._last_plan = None
+            self.plans.clear()
             self.context.destroy()
         finally:
             self._in_use.release()
@@ -174,7 +163,7 @@ class SymmBuffer:
 
     def describe(self) -> str:
         """The plan of the last call, one "key: value" per line; empty before the first call."""
-        return "" if self._last_plan is None else self._last_plan.describe()
+        return self.plans.describe()
 
     def trace_spans(self) -> list[TraceSpan]:
         """What each thread did in the last call; empty unless the buffer was made with trace=True."""
@@ -210,41 +199,18 @@ class SymmBuffer:
 
         return self.run_exclusively(refuse)
 
-    def plan(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The plan kept under `key`, made if missing. A plan keeps its weights alive, so keys stay unique."""
-        found = self._plans.get(key)
-        if found is None:
-            found = self._plans[key] = make()
-            if len(self._plans) > _MAX_PLANS:
-                unused = min(self._plans, key=lambda kept: self._plans[kept].last_use)
-                self._known.forget(self._plans.pop(unused))
-        self._last_plan = found
-        return found
-
     def repeat(self, stated: tuple[Any, ...], x: Any, topk_ids: Any, topk_weights: Any, x_active_mask: Any) -> Any:
         """The results of a call with what an earlier call `stated` beside its tokens, and with arrays that can be
         read in place; None, and no call, for any other. Nothing but the tokens is looked at again.
         """
         self._enter()
         try:
-            planned = self._known.find(stated)
+            planned = self.plans.find(stated)
             if planned is None:
                 return None
-            self._last_plan = planned
             return planned.run_plain(x, topk_ids, topk_weights, x_active_mask)
         finally:
             self._in_use.release()
-
-    def remember(self, stated: tuple[Any, ...], planned: Any) -> None:
-        """Lets calls that state the same again `repeat` with this plan, unless something stated may change."""
-        kept = tuple(dict(value) if type(value) is dict else value for value in stated)
-        torch = tensors.torch_if_loaded()
-        element_types = (type, np.dtype) if torch is None else (type, np.dtype, torch.dtype)
-        values = [value for item in kept for value in (item.values() if type(item) is dict else (item,))]
-        if all(type(value) in _FIXED or isinstance(value, element_types) for value in values):
-            if torch is not None:
-                _core.meet_torch(torch)
-            self._known.add(kept, planned)
 
     def _enter(self) -> None:
         # Not waiting here keeps a forked child from waiting for a thread that only its parent has.

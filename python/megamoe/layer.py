@@ -271,7 +271,7 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
         weights = native_layers(call.layers)
         return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes, buffer.tuning)
 
-    return buffer.plan(key, make)
+    return buffer.plans.plan(key, [layer.weights for layer in call.layers if not layer.is_empty()], make)
 
 
 def _no_check() -> None:
@@ -296,7 +296,7 @@ def run_call(
         attributes = [settings.integer(name, getattr(call, name)) for name in ("global_bs", "ccl_buffer_size")]
         planned = _plan(buffer, call)
         if stated is not None:
-            buffer.remember(stated, planned)
+            buffer.plans.remember(stated, planned)
         codes = buffer.token_codes
         x_types = _TOKEN_TYPES if codes is None else (*_TOKEN_TYPES, codes, "uint8")
         inputs = (

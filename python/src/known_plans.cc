@@ -13,11 +13,24 @@ using namespace nb::literals;
 namespace megamoe::python {
 namespace {
 
-/// Whether two objects mean the same to a call: one object, equal texts, integers or bits of a float of the
-/// same type (True is not 1), or dictionaries of such. Not so may still be equal: then the call is checked
-/// again.
+/// What a weak reference refers to, which nothing else may hold; null where it is gone.
+PyObject* referent(PyObject* reference) {
+#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API >= 0x030D0000)
+  PyObject* found = nullptr;
+  PyWeakref_GetRef(reference, &found);
+  Py_XDECREF(found);  // who asks holds what it compares with
+  return found;
+#else
+  return PyWeakref_GetObject(reference);
+#endif
+}
+
+/// Whether `b` means to a call what is known as `a`: the object that a weak reference stands for, one object,
+/// equal texts, integers or bits of a float of the same type (True is not 1), or dictionaries of such. Not so
+/// may still be equal: then the call is checked again.
 bool same(PyObject* a, PyObject* b) {
   if (a == b) return true;
+  if (PyWeakref_CheckRefExact(a)) return referent(a) == b;
   if (Py_TYPE(a) != Py_TYPE(b)) return false;
   if (PyFloat_CheckExact(a)) {
     const double values[] = {PyFloat_AsDouble(a), PyFloat_AsDouble(b)};
@@ -96,8 +109,10 @@ class KnownPlans {
 }  // namespace
 
 void bind_known_plans(nb::module_& module) {
-  nb::class_<KnownPlans>(module, "KnownPlans",
-                         "Plans by what calls stated: objects that cannot change, and dictionaries of them.")
+  nb::class_<KnownPlans>(
+      module, "KnownPlans",
+      "Plans by what calls stated: objects that cannot change, weak references that stand for "
+      "them, and dictionaries of such.")
       .def(nb::init<size_t>(), "most"_a)
       .def("find", &KnownPlans::find, "stated"_a, nb::sig("def find(self, stated: tuple) -> Plan | None"),
            "The plan of a call that stated the same objects or equal numbers and texts.")

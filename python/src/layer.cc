@@ -73,13 +73,6 @@ struct Plan {
   std::unique_ptr<MegaMoe> moe;
   int64_t hidden = 0;
   int64_t experts = 0;  ///< of this rank
-  int64_t last_use = 0;
-
-  /// Numbers the uses of all plans, under the interpreter lock.
-  void use() {
-    static int64_t uses = 0;
-    last_use = ++uses;
-  }
 
   void take(const AnyWeights& weights, std::shared_ptr<const PackedWeights>& packed, LinearWeights& raw) {
     if (const auto* given = std::get_if<PackedPtr>(&weights)) {
@@ -139,7 +132,6 @@ nb::object run_plain(Plan& plan, nb::handle x, nb::handle topk_ids, nb::handle t
     if (!error.matches(PyExc_Exception)) throw;
   }
   if (!results) return nb::none();
-  plan.use();
   raise_if_error(unlocked([&] { return plan.moe->run(args); }));
   return results;
 }
@@ -214,7 +206,6 @@ void bind_plan(nb::module_& module) {
             auto plan = std::make_unique<Plan>();
             plan->hidden = buffer->config().hidden;
             plan->experts = buffer->experts_per_rank();
-            plan->use();
             Layer layer;
             plan->take(weight1, layer.packed1, layer.weight1);
             plan->take(weight2, layer.packed2, layer.weight2);
@@ -246,12 +237,10 @@ void bind_plan(nb::module_& module) {
             args.expert_token_nums = expert_token_nums.ref;
             args.global_bs = global_bs;
             args.ccl_buffer_size = ccl_buffer_size;
-            plan.use();
             raise_if_error(unlocked([&] { return plan.moe->run(args); }));
           },
           "x"_a, "scales"_a.none(), "topk_ids"_a, "topk_weights"_a, "x_active_mask"_a.none(), "y"_a,
           "expert_token_nums"_a, "global_bs"_a, "ccl_buffer_size"_a)
-      .def_ro("last_use", &Plan::last_use, "A number that grows with every use of any plan.")
       .def("run_plain", &run_plain, "x"_a.none(), "topk_ids"_a.none(), "topk_weights"_a.none(),
            "x_active_mask"_a.none(),
            nb::sig("def run_plain(self, x: object, topk_ids: object, topk_weights: object, x_active_mask: "

@@ -165,15 +165,15 @@ def test_raw_weights_may_change_in_place(layer, buffer):
 def test_plans_keep_their_weights_and_are_bounded(layer, buffer):
     """Weights at a recycled address must not meet the plan of weights that are gone."""
     held = []
-    for seed in range(150):
+    for seed in range(60):
         fresh = Layer(3, 96, 40, 4, 3, int8=layer.int8, seed=seed)
         held.append(weakref.ref(fresh.l1))
         y, _ = megamoe.mega_moe(sym_buffer=buffer, **fresh.call(l1_weights=fresh.l1))
-        if seed % 50 == 0:
+        if seed % 20 == 0:
             np.testing.assert_array_equal(bits(y), bits(fresh.run()[0]))
         del fresh
     gc.collect()
-    assert 0 < len(buffer._plans) <= 128
+    assert 0 < len(buffer.plans) <= 8
     buffer.destroy()
     gc.collect()
     assert not any(ref() is not None for ref in held)

@@ -1,7 +1,7 @@
 """Calls that state what an earlier one stated: read in place, with the same results, checks and errors."""
 
 import gc
-import weakref
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 import megamoe
 from layers import BF16, Layer, bits, to_torch
-from megamoe import buffer as buffer_module
+from megamoe import plans as plans_module
 from megamoe import tensors
 
 READS_TENSORS = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
@@ -178,27 +178,57 @@ def test_a_dictionary_may_change(layer):
         assert "activation_params" in text_of(buffer, call)[1]
 
 
-def test_the_plan_unused_for_longest_goes(layer, monkeypatch):
-    monkeypatch.setattr(buffer_module, "_MAX_PLANS", 2)
+def test_the_plan_made_first_goes(layer, monkeypatch, only_repeats):
+    monkeypatch.setattr(plans_module, "_MOST", 2)
     with layer.buffer() as buffer:
         calls = [packed_call(layer) for _ in range(3)]
-        kept = [weakref.ref(call["l1_weights"]) for call in calls]
-        for i in (0, 1, 0, 2, 0):
-            y, _ = megamoe.mega_moe(sym_buffer=buffer, **calls[i])
-        np.testing.assert_array_equal(bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **calls[1])[0]))
-        del calls
+        for call in calls:
+            y, _ = megamoe.mega_moe(sym_buffer=buffer, **call)
+        assert len(buffer.plans) == 2
+        only_repeats()
+        for i in (1, 2):
+            np.testing.assert_array_equal(bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **calls[i])[0]))
+        with pytest.raises(RuntimeError, match="read anew"):
+            megamoe.mega_moe(sym_buffer=buffer, **calls[0])
+
+
+def test_more_layers_in_turn_than_a_model_has(layer, only_repeats):
+    with layer.buffer() as buffer:
+        call = packed_call(layer)
+        clamps = [1 + i / 64 for i in range(300)]
+        for clamp in clamps:
+            megamoe.mega_moe(sym_buffer=buffer, **call, activation_clamp=clamp)
+        only_repeats()
+        for clamp in clamps:
+            megamoe.mega_moe(sym_buffer=buffer, **call, activation_clamp=clamp)
+
+
+def test_plans_of_packed_weights_go_with_them(layer):
+    with layer.buffer() as buffer:
+        call = packed_call(layer)
+        gone = packed_call(layer)
+        memory = gone["l2_weights"].native
+        for clamp in (1.0, 2.0):
+            megamoe.mega_moe(sym_buffer=buffer, **call, activation_clamp=clamp)
+            y, _ = megamoe.mega_moe(sym_buffer=buffer, **gone, activation_clamp=clamp)
+        described = buffer.describe()
+        assert len(buffer.plans) == 4 and described
+        del gone["l2_weights"]
         gc.collect()
-        assert [ref() is not None for ref in kept] == [True, True, False]
-    gc.collect()
-    assert not any(ref() is not None for ref in kept)
+        assert len(buffer.plans) == 2 and buffer.describe() == described
+        assert sys.getrefcount(memory) == 2  # this name and the argument
+        np.testing.assert_array_equal(
+            bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **call, activation_clamp=2.0)[0])
+        )
 
 
 def test_what_is_stated_again_stays_known(layer):
     """Not the call that was first goes when there are too many, but the one that was not made for longest."""
     with layer.buffer() as buffer:
-        megamoe.mega_moe(sym_buffer=buffer, **packed_call(layer))
-        planned = buffer._last_plan
-        known = buffer_module._core.KnownPlans(2)
+        call = packed_call(layer)
+        megamoe.mega_moe(sym_buffer=buffer, **call)
+        planned = buffer.plans._last
+        known = plans_module._core.KnownPlans(2)
         known.add(("first",), planned)
         known.add(("second",), planned)
         assert known.find(("first",)) is planned
@@ -217,7 +247,7 @@ def test_a_destroyed_buffer_repeats_nothing(layer):
 
 
 def test_calls_with_other_arrays_displace_no_plan(layer, monkeypatch, only_repeats):
-    monkeypatch.setattr(buffer_module, "_MAX_PLANS", 2)
+    monkeypatch.setattr(plans_module, "_MOST", 2)
     with layer.buffer() as buffer:
         plain, other = packed_call(layer), packed_call(layer)
         y, _ = megamoe.mega_moe(sym_buffer=buffer, **plain)
