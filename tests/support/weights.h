@@ -8,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/bf16.h"
@@ -57,11 +58,11 @@ inline constexpr ScenarioTraits kScenarioTraits[] = {
     {"A8W8-BLOCK", 3, DType::kFloat8E4M3, DType::kFloat8E4M3, 2e-3, 128, DType::kFloat32},
 };
 
-inline const ScenarioTraits& traits_of(const std::string& name) {
+inline const ScenarioTraits& traits_of(std::string_view name) {
   for (const ScenarioTraits& traits : kScenarioTraits) {
     if (name == traits.name) return traits;
   }
-  throw std::runtime_error("no scenario " + name);
+  throw std::runtime_error("no scenario " + std::string(name));
 }
 
 inline std::vector<const char*> scenario_names() {
