@@ -3,21 +3,10 @@
 
 #include <hwloc.h>
 
-#include <cmath>
-#include <fstream>
-#include <string>
+#include "base/control_group.h"
 
 namespace megamoe::base {
 namespace {
-
-int cgroup_quota_cores() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
-  const double cores = std::strtod(quota.c_str(), nullptr) / period;
-  return cores > 0 ? static_cast<int>(std::ceil(cores)) : 0;
-}
 
 int count_inside(hwloc_topology_t topology, hwloc_obj_type_t type, hwloc_const_cpuset_t allowed) {
   int count = 0;
@@ -37,7 +26,7 @@ int64_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type) {
 
 Topology read_topology() {
   Topology result;
-  result.quota_cores = cgroup_quota_cores();
+  result.quota_cores = quota_cores();
   hwloc_topology_t topology;
   if (hwloc_topology_init(&topology) != 0) return result;
   if (hwloc_topology_load(topology) == 0) {

@@ -7,6 +7,8 @@
 #include <limits>
 #include <string>
 
+#include "base/control_group.h"
+
 namespace megamoe::comm {
 namespace {
 
@@ -23,28 +25,10 @@ uint64_t meminfo_available() {
   return kUnknown;
 }
 
-/// Smallest memory.max from this process's control group up to the root.
-uint64_t control_group_limit() {
-  std::ifstream self("/proc/self/cgroup");
-  std::string line, path;
-  while (std::getline(self, line)) {
-    if (line.rfind("0::", 0) == 0) path = line.substr(3);
-  }
-  uint64_t limit = kUnknown;
-  for (;;) {
-    std::ifstream file("/sys/fs/cgroup" + path + "/memory.max");
-    uint64_t bytes = 0;
-    if (file >> bytes) limit = std::min(limit, bytes);
-    const size_t slash = path.rfind('/');
-    if (path.empty() || slash == std::string::npos) return limit;
-    path.resize(slash);
-  }
-}
-
 }  // namespace
 
 Status check_host_memory(size_t bytes, int ranks) {
-  const uint64_t available = std::min(meminfo_available(), control_group_limit());
+  const uint64_t available = std::min(meminfo_available(), base::memory_limit());
   uint64_t needed = 0;
   const bool overflow = __builtin_mul_overflow(uint64_t{bytes}, static_cast<uint64_t>(ranks), &needed);
   if (!overflow && needed <= available) return Status::ok();
