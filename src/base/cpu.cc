@@ -54,6 +54,7 @@ Cpu detect_cpu() {
   if (cpu.family == 6 || cpu.family >= 15) cpu.model += ((eax >> 16) & 15) << 4;
   const auto add = [&cpu](bool present, uint32_t feature) { cpu.features |= present ? feature : 0; };
   add(ecx >> 12 & 1, kCpuFma);
+  add(ecx >> 29 & 1, kCpuF16c);
   uint64_t xcr0 = 0;
   if (ecx >> 27 & 1) {
     xcr0 = read_xcr0();

@@ -23,6 +23,7 @@ enum CpuFeature : uint32_t {
   kCpuAvx512Fp16 = 1u << 12,
   kCpuAvx512Vbmi = 1u << 13,
   kCpuAvxVnni = 1u << 14,
+  kCpuF16c = 1u << 15,
 };
 
 struct Cpu {

@@ -17,6 +17,7 @@ struct Feature {
 constexpr Feature kFeatures[] = {
     {kCpuAvx2, "AVX2"},
     {kCpuFma, "FMA"},
+    {kCpuF16c, "F16C"},
     {kCpuAvx512F, "AVX512F"},
     {kCpuAvx512Bw, "AVX512BW"},
     {kCpuAvx512Vl, "AVX512VL"},
@@ -36,14 +37,14 @@ struct Level {
   const char* requirement;
   uint32_t needs;
 };
-constexpr uint32_t kAvx2Needs = kCpuAvx2 | kCpuFma | kOsYmm;
+constexpr uint32_t kAvx2Needs = kCpuAvx2 | kCpuFma | kCpuF16c | kOsYmm;
 constexpr uint32_t kAvx512Needs =
     kAvx2Needs | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
 constexpr uint32_t kVnniNeeds = kAvx512Needs | kCpuAvx512Vnni;
 constexpr uint32_t kBf16Needs = kVnniNeeds | kCpuAvx512Bf16 | kCpuAvx512Vbmi;
 constexpr Level kLevels[kIsaCount] = {
     {Isa::kGeneric, "generic", "nothing beyond the baseline of the architecture", 0},
-    {Isa::kAvx2, "avx2", "AVX2, FMA", kAvx2Needs},
+    {Isa::kAvx2, "avx2", "AVX2, FMA, F16C", kAvx2Needs},
     {Isa::kAvx512, "avx512", "AVX512F+BW+VL+DQ", kAvx512Needs},
     {Isa::kAvx512Vnni, "avx512_vnni", "AVX512F+BW+VL+DQ, VNNI", kVnniNeeds},
     {Isa::kAvx512Bf16, "avx512_bf16", "AVX512F+BW+VL+DQ, VNNI, BF16, VBMI", kBf16Needs},

@@ -160,9 +160,10 @@ void expect_coded_tiles_equal_strips(const Gemm& gemm, WeightCode code, const vo
 
 TEST_P(DecodeTest, CodedTilesEqualStrips) {
   const Gemm& gemm = gemm_for(Family::kBf16, GetParam());
-  if (gemm.coded_rows[static_cast<int>(WeightCode::kE2M1)] == 0)
-    GTEST_SKIP() << gemm.name << " has no coded tiles";
+  int codes = 0;
   for (WeightCode code : {WeightCode::kE4M3, WeightCode::kE5M2, WeightCode::kE2M1}) {
+    if (gemm.coded_rows[static_cast<int>(code)] == 0) continue;
+    ++codes;
     for (int64_t k : kDepths) {
       for (const auto& scales : kScales) {
         const MxPanel panel(code, k, scales.lowest, scales.highest, static_cast<uint32_t>(k));
@@ -170,6 +171,7 @@ TEST_P(DecodeTest, CodedTilesEqualStrips) {
       }
     }
   }
+  if (codes == 0) GTEST_SKIP() << gemm.name << " has no coded tiles";
 }
 
 // Two panels at once, whatever the scales of each.

@@ -84,7 +84,7 @@ TEST(Isa, VariableDecides) {
 
 TEST(Isa, ChoiceByModel) {
   using namespace base;
-  const uint32_t haswell = kCpuAvx2 | kCpuFma | kOsYmm;
+  const uint32_t haswell = kCpuAvx2 | kCpuFma | kCpuF16c | kOsYmm;
   const uint32_t skylake = haswell | kCpuAvx512F | kCpuAvx512Bw | kCpuAvx512Vl | kCpuAvx512Dq | kOsZmm;
   const uint32_t cascade_lake = skylake | kCpuAvx512Vnni;
   const uint32_t cooper_lake = cascade_lake | kCpuAvx512Bf16;

@@ -1,4 +1,4 @@
-// Makes the library believe in a CPU with AVX2 and FMA alone.
+// Makes the library believe in a CPU with AVX2, FMA and F16C alone.
 #include "base/cpu.h"
 
 namespace {

@@ -18,12 +18,6 @@ alignas(32) inline constinit const
     float kMinusZero[8] = {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f};
 alignas(32) inline constinit const uint32_t kInfinity[8] = {0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000,
                                                             0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000};
-// Bytes: the least scale that is a normal number, and how far above it the largest one is.
-alignas(32) inline constinit const uint32_t kLeastNormal[8] = {
-    0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101, 0x01010101};
-alignas(32) inline constinit const uint32_t kMostAbove[8] = {0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd,
-                                                             0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd, 0xfdfdfdfd};
-
 struct E2M1Lanes {
   using Vector = __m256i;
   using Floats = __m256;
@@ -58,14 +52,6 @@ struct E2M1Lanes {
     return a;
   }
   [[gnu::always_inline]] static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-  /// Whether the scales of all 32 columns are normal numbers.
-  [[gnu::always_inline]] static bool ordinary(const uint8_t* bytes) {
-    __m256i outside;  // loaded here alone: the compiler would keep the bytes on the stack
-    asm("vmovdqu %1, %0" : "=x"(outside) : "m"(*reinterpret_cast<const __m256i_u*>(bytes)));
-    asm("vpsubb %1, %0, %0" : "+x"(outside) : "m"(kLeastNormal));
-    asm("vpsubusb %1, %0, %0" : "+x"(outside) : "m"(kMostAbove));
-    return _mm256_testz_si256(outside, outside) != 0;
-  }
   /// 2^(byte - 127) of 8 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
   template <bool kAny>
   [[gnu::always_inline]] static Floats scale(const uint8_t* bytes) {

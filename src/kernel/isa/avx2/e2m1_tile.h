@@ -5,8 +5,8 @@
 // the sum of a group depends on the activations alone and is taken from the start.
 //
 // Lanes is what a level has of vectors of columns: Vector, Floats, kLanes, kTable (from a code to its
-// operand), table, weights, zero, splat, add, shift_left, to_float, splat_float, product, fma, ordinary,
-// scale, load and store. Dot is how it multiplies: see E2M1Sums.
+// operand), table, weights, zero, splat, add, shift_left, to_float, splat_float, product, fma, scale,
+// load and store. Dot is how it multiplies: see E2M1Sums.
 #pragma once
 
 #include <immintrin.h>
@@ -126,7 +126,7 @@ void tile_e2m1(const kernel::Tile& t) {
   for (int64_t g = 0; g < groups; ++g, header += kE2M1GroupBytes, a += Rows::stride(kRows)) {
     const int32_t* const starts = a + kE2M1Dwords * kDigits * kRows;
     const auto* const factors = reinterpret_cast<const float*>(starts + kRows);
-    const bool ordinary = Lanes::ordinary(header);
+    const bool ordinary = scales_within<1, 254>(header);  // normal numbers
     for (int column = 0; column < kernel::kPanelColumns; column += kColumns) {
       const auto* const codes = reinterpret_cast<const uint32_t*>(header + kernel::kPanelColumns) + column;
       E2M1Sums<Lanes, Dot, kDigits, kRows, kVectors, Dot::chains(kDigits, kRows)> sums;

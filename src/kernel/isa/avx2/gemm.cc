@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernel/contract.h"
+#include "kernel/isa/avx2/fp8_tile.h"
 #include "kernel/isa/avx2/int4_tile.h"
 #include "kernel/isa/avx2/load.h"
 #include "kernel/isa/avx2/rows.h"
@@ -17,6 +18,7 @@ using kernel::kPanelColumns;
 struct Level;
 
 constexpr int kMaxRows = 6;  // 12 accumulators, 2 vectors of weights, 1 activation, 1 product: 16 registers
+constexpr int kMaxCodedRows = 5;  // 10 accumulators, 2 scales, 2 vectors of weights, 1 activation
 
 /// Few rows need all columns at once, to have enough sums in flight and to read the panel as one stream.
 constexpr int vectors_for(int rows) {
@@ -28,7 +30,9 @@ constexpr int vectors_for(int rows) {
 
 /// sum += x * w
 [[gnu::always_inline]] inline void add_product(__m256& sum, __m256 x, __m256 w) {
-  asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
+  __m256 added = sum;  // an array element as the operand would keep the array in memory
+  asm("vfmadd231ps %2, %1, %0" : "+x"(added) : "x"(x), "x"(w));
+  sum = added;
 }
 
 template <int kRows>
@@ -37,6 +41,7 @@ struct Bf16Sums {
   static constexpr int kVectors = vectors_for(kRows);
   static constexpr int kColumns = kVectors * 8;
   static constexpr int kOperands = 2;
+  static constexpr int kRowCount = kRows;
   __m256 c[kRows][kVectors];
 
   [[gnu::always_inline]] void start(const kernel::Tile&, int) {
@@ -74,6 +79,16 @@ struct Bf16Sums {
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j)
         _mm256_store_ps(static_cast<float*>(to) + r * kPanelColumns + 8 * j, c[r][j]);
+    }
+  }
+  /// The products of one k with vectors number kVector and kVector + 1 of the columns.
+  template <int kVector>
+  [[gnu::always_inline]] void add(const float* a, __m256 w0, __m256 w1) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 x = _mm256_broadcast_ss(a + r);
+      add_product(c[r][kVector], x, w0);
+      add_product(c[r][kVector + 1], x, w1);
     }
   }
 
@@ -173,6 +188,9 @@ constinit const kernel::Gemm gemm_bf16 = {
     .packed_bytes = kernel::PackBf16AsFloat<Level>::bytes,
     .pack_rows = kernel::PackBf16AsFloat<Level>::pack,
     .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
+    .coded_rows = {0, kMaxCodedRows, kMaxCodedRows},
+    .coded_tile = {nullptr, Fp8Tiles<Level, E4M3Halves, Bf16Sums, kMaxCodedRows>::run,
+                   Fp8Tiles<Level, E5M2Halves, Bf16Sums, kMaxCodedRows>::run},
 };
 constinit const kernel::Gemm gemm_s8 = {
     .name = "s8_s32_6x32_avx2",

@@ -125,7 +125,7 @@ struct F32 {
   struct Pair;
   static Pair load_pairs(const uint16_t* p);
   static F32 load(const format::Float16* p) {
-    return widen_half(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
   }
   static F32 load_converted(const float* p) { return load(p); }
   static F32 load_converted(const int32_t* p) {
@@ -150,7 +150,7 @@ struct F32 {
   static F32 load(const format::Float16* p, int count) {
     alignas(16) uint16_t lanes[kLanes] = {};
     for (int i = 0; i < count; ++i) lanes[i] = p[i].bits;
-    return widen_half(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)));
+    return {_mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(lanes)))};
   }
   static void store(float* p, F32 x, int count) { _mm256_maskstore_ps(p, first_lanes(count), x.v); }
   static void store(uint16_t* p, F32 x, int count) {
@@ -215,17 +215,6 @@ struct F32 {
   }
   static F32 widen(__m128i bits) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
-  }
-  /// float16: the exponent moves by a product, which also makes subnormals normal.
-  static F32 widen_half(__m128i halves) {
-    const __m256i bits = _mm256_cvtepu16_epi32(halves);
-    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fff));
-    const __m256 value =
-        _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 13)), _mm256_set1_ps(0x1p112f));
-    const __m256i special = _mm256_and_si256(_mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7bff)),
-                                             _mm256_set1_epi32(0x7f800000));
-    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x8000)), 16);
-    return {_mm256_or_ps(value, _mm256_castsi256_ps(_mm256_or_si256(special, sign)))};
   }
   /// Rounded to nearest even, in the low half of each lane; NaN becomes quiet.
   static __m256i bf16_bits(F32 a) {

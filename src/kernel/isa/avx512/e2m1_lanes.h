@@ -11,11 +11,6 @@ namespace megamoe::isa_avx512 {
 // inline: levels that share this header keep their own.
 constinit const int32_t kLowNibbles = 0x0f0f0f0f, kLeastScale = 1 << 22, kNoScale = 255;
 constinit const float kMinusZero = -0.0f;
-// Bytes: the least scale that is a normal number, and how far above it the largest one is.
-alignas(32) constinit const uint64_t kLeastNormal[4] = {0x0101010101010101, 0x0101010101010101,
-                                                        0x0101010101010101, 0x0101010101010101};
-alignas(32) constinit const uint64_t kMostAbove[4] = {0xfdfdfdfdfdfdfdfd, 0xfdfdfdfdfdfdfdfd,
-                                                      0xfdfdfdfdfdfdfdfd, 0xfdfdfdfdfdfdfdfd};
 
 struct E2M1Lanes {
   using Vector = __m512i;
@@ -51,14 +46,6 @@ struct E2M1Lanes {
     return a;
   }
   [[gnu::always_inline]] static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
-  /// Whether the scales of all 32 columns are normal numbers.
-  [[gnu::always_inline]] static bool ordinary(const uint8_t* bytes) {
-    __m256i outside;
-    asm("vmovdqu %1, %0" : "=x"(outside) : "m"(*reinterpret_cast<const __m256i_u*>(bytes)));
-    asm("vpsubb %1, %0, %0" : "+x"(outside) : "m"(kLeastNormal));
-    asm("vpsubusb %1, %0, %0" : "+x"(outside) : "m"(kMostAbove));
-    return _mm256_testz_si256(outside, outside) != 0;
-  }
   /// 2^(byte - 127) of 16 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
   template <bool kAny>
   [[gnu::always_inline]] static Floats scale(const uint8_t* bytes) {
