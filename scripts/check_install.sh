@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs a build to a scratch folder, then builds and runs a small program against it, once by the CMake package and
-# once by pkg-config.
+# Installs a build to a scratch folder, then builds and runs small programs in C++ and C against it, once by the CMake
+# package and once by pkg-config.
 #
 # usage: scripts/check_install.sh BUILD_DIR
 set -eu
@@ -16,18 +16,26 @@ trap 'rm -rf "$scratch"' EXIT
 
 cmake --install "$build" --prefix "$scratch/prefix" >"$scratch/log" || { cat "$scratch/log"; exit 1; }
 
-CXX=$cxx cmake -S tests/install -B "$scratch/cmake" -G Ninja -DCMAKE_PREFIX_PATH="$scratch/prefix" >"$scratch/log" &&
-  cmake --build "$scratch/cmake" >>"$scratch/log" || { cat "$scratch/log"; exit 1; }
-by_cmake=$(LD_LIBRARY_PATH=$scratch/prefix/lib "$scratch/cmake/consumer")
-
 pc_dir=$(dirname "$(find "$scratch/prefix" -name megamoe.pc)")
 export PKG_CONFIG_PATH="$pc_dir"
-# shellcheck disable=SC2046  # lists of flags
-"$cxx" -std=c++20 tests/install/consumer.cc -o "$scratch/consumer" $(pkg-config --cflags --libs megamoe)
-by_pkg_config=$(LD_LIBRARY_PATH=$(dirname "$pc_dir") "$scratch/consumer")
+LD_LIBRARY_PATH=$(dirname "$pc_dir")
+export LD_LIBRARY_PATH
 
-[ "$by_cmake" = "$by_pkg_config" ] || {
-  echo "install: the two programs differ: '$by_cmake' and '$by_pkg_config'"
-  exit 1
+# check FOLDER COMPILER SOURCE: builds FOLDER by CMake and its source by the compiler, and compares what they say.
+check() {
+  cmake -S "$1" -B "$scratch/$3" -G Ninja -DCMAKE_PREFIX_PATH="$scratch/prefix" >"$scratch/log" &&
+    cmake --build "$scratch/$3" >>"$scratch/log" || { cat "$scratch/log"; exit 1; }
+  by_cmake=$("$scratch/$3/consumer") || { echo "$by_cmake"; exit 1; }
+  # shellcheck disable=SC2046,SC2086  # lists of flags
+  $2 "$1/$3" -o "$scratch/consumer" $(pkg-config --cflags --libs megamoe)
+  by_pkg_config=$("$scratch/consumer") || { echo "$by_pkg_config"; exit 1; }
+  [ "$by_cmake" = "$by_pkg_config" ] || {
+    echo "install: the two programs differ: '$by_cmake' and '$by_pkg_config'"
+    exit 1
+  }
+  echo "install: $by_cmake, by CMake package and by pkg-config"
 }
-echo "install: $by_cmake, by CMake package and by pkg-config"
+
+export CXX="$cxx"
+check tests/install "$cxx -std=c++20" consumer.cc
+check tests/install/c "${CC:-cc} -std=c11" consumer.c
