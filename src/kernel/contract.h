@@ -129,7 +129,8 @@ struct Tile {
   bool accumulate = false;  ///< continue from C
   bool read_once = false;   ///< announce lines as read once, see base::MemoryHabits
   /// Above 0, where the kernel streams: announces the panel itself so many bytes before they are read, as
-  /// read once, and nothing else.
+  /// read once, and the last time as many from `prefetch` on, where the stream goes on; null: behind the
+  /// panel. A multiple of a dword row of the panel.
   int64_t ahead = 0;
   int panels = 1;  ///< coded tiles: of stored panels that follow one another; C is [panels][rows][32]
   // Group kernels only: C, always float, is the sum over the groups in ascending order of
@@ -166,11 +167,15 @@ struct Gemm {
   /// By WeightCode: from so many rows of a panel on, in several tiles, it is faster to decode once for all of
   /// them, which coded_tile does where it gets memory for that. 0: never.
   int kept_rows[kWeightCodeCount] = {};
-  /// By WeightCode: bytes that one tile of any number of rows announces ahead of where it reads, line by
-  /// line, from panel to panel, where the CPU follows streams (base::MemoryHabits). 0: it announces the next
-  /// panel.
-  int64_t stream_ahead[kWeightCodeCount] = {};
-  uint32_t features = 0;  ///< of base::CpuFeature, beyond those of the level
+  /// How one tile of any number of rows announces weights where the CPU follows streams
+  /// (base::MemoryHabits).
+  struct Stream {
+    int64_t ahead =
+        0;  ///< bytes ahead of where it reads, line by line, from panel to panel; 0: the next panel
+    int64_t before_outputs = 0;  ///< bytes behind those, by the caller, before it makes outputs of the tile
+  };
+  Stream stream[kWeightCodeCount] = {};  ///< by WeightCode
+  uint32_t features = 0;                 ///< of base::CpuFeature, beyond those of the level
 
   /// Whether it multiplies panels of a code, as they are stored or by way of a strip.
   bool takes(WeightCode code) const {

@@ -50,13 +50,36 @@ struct NoPrefetch {
   void step() {}
 };
 
-/// Announces the dword row of a panel `ahead` bytes behind one that is read now. A few lines at a time,
-/// evenly: bursts fill the queue of outstanding lines and keep loads out of it.
-[[gnu::always_inline]] inline void announce_row_ahead(const uint32_t* weights, int64_t ahead) {
-  const auto* const row = reinterpret_cast<const std::byte*>(weights) + ahead;
-  __builtin_prefetch(row, 0, static_cast<int>(Locality::kOnce));
-  __builtin_prefetch(row + 64, 0, static_cast<int>(Locality::kOnce));
-}
+/// The rows of a panel that a tile reads one after the other, in two parts: with the second the stream goes
+/// on at Tile::prefetch.
+class StreamAhead {
+ public:
+  static constexpr int64_t kRowBytes = 128;  ///< dwords of 32 columns
+  struct Part {
+    int64_t rows;
+    int64_t distance;  ///< bytes from a row to the one to announce with it
+  };
+
+  [[gnu::always_inline]] StreamAhead(const Tile& tile, int64_t rows) {
+    const auto* const end = static_cast<const std::byte*>(tile.panel) + rows * kRowBytes;
+    const int64_t last = tile.ahead / kRowBytes < rows ? tile.ahead / kRowBytes : rows;
+    parts_[0] = {rows - last, tile.ahead};
+    parts_[1] = {last, tile.ahead + (tile.prefetch == nullptr ? 0 : tile.prefetch - end)};
+  }
+
+  [[gnu::always_inline]] const Part* begin() const { return parts_; }
+  [[gnu::always_inline]] const Part* end() const { return parts_ + 2; }
+
+  /// Two lines with every row, evenly: bursts fill the queue of outstanding lines and keep loads out of it.
+  [[gnu::always_inline]] static void announce(const void* row, int64_t distance) {
+    const auto* const from = static_cast<const std::byte*>(row) + distance;
+    __builtin_prefetch(from, 0, static_cast<int>(Locality::kOnce));
+    __builtin_prefetch(from + 64, 0, static_cast<int>(Locality::kOnce));
+  }
+
+ private:
+  Part parts_[2];
+};
 
 /// Calls `step` `count` times. Always inlined: the accumulators that `step` refers to must stay in registers.
 template <class Prefetch, class Step>

@@ -26,7 +26,6 @@ void tile_product(const Tile& t) {
   constexpr bool kStreams = kAnnounce == Announce::kStream;
   static_assert(!kStreams || kPasses == 1, "a stream is read once");
   const int64_t steps = (t.k + kPack - 1) / kPack;
-  const int64_t ahead = t.ahead;
   auto prefetch = [&] {
     if constexpr (kStreams) {
       return NoPrefetch{};
@@ -46,13 +45,19 @@ void tile_product(const Tile& t) {
     } else {
       sums.start(t, column);
     }
+    [[maybe_unused]] int64_t distance = 0;
     const auto step = [&]() __attribute__((always_inline)) {
       sums.step(weights, a);
-      if constexpr (kStreams) announce_row_ahead(weights, ahead);
+      if constexpr (kStreams) StreamAhead::announce(weights, distance);
       weights += kPanelColumns;
       a += Sums::kOperands * kRows;
     };
-    if constexpr (requires { Sums::kMostSteps; }) {
+    if constexpr (kStreams) {
+      for (const StreamAhead::Part& part : StreamAhead(t, steps)) {
+        distance = part.distance;
+        k_loop(prefetch, part.rows, step);
+      }
+    } else if constexpr (requires { Sums::kMostSteps; }) {
       for (int64_t done = 0; done < steps; done += Sums::kMostSteps) {
         k_loop(prefetch, steps - done < Sums::kMostSteps ? steps - done : Sums::kMostSteps, step);
         sums.flush();

@@ -13,7 +13,8 @@ inline void announce_store(const void* address) {
 }
 
 /// Bytes of the coming weights that are announced just before the outputs of a tile are made, and as many
-/// just after: while they are made nothing else is asked of memory.
+/// just after, where the tile announces the next panel: while outputs are made nothing else is asked of
+/// memory.
 constexpr int64_t kAroundOutputs = 24 * base::kCacheLine;
 
 void announce(const std::byte* from, int64_t bytes, bool once) {
@@ -79,7 +80,7 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const int64_t at_once = linear.panels_at_once(block.rows);
   const bool one_stream = plan_.memory.follows_streams && tiles == 1 && ranges == 1 && at_once == 1 &&
                           linear.source->stored(0, 0) != nullptr;
-  const int64_t ahead = one_stream ? linear.gemm->stream_ahead[static_cast<int>(g.code)] : 0;
+  const auto stream = one_stream ? linear.gemm->stream[static_cast<int>(g.code)] : kernel::Gemm::Stream{};
   int64_t count = 1;
   for (int64_t p = piece.index * per_piece; p < end; p += count) {
     count = std::min(at_once, end - p);
@@ -88,9 +89,8 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
     if (count == 2) panels[1] = linear.source->panel(block.expert, p + 1, scratch.strip);
     const pack::Panel& panel = panels[0];
     // Every tile brings in its share of the next panel, so that no tile waits for all of it.
-    Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
-    if (ahead > 0) next = {};
-    const base::EvenSplit shares{next.bytes, ranges * tiles};
+    const Coming next = after_p < end ? coming(linear, block, after_p) : after(block, piece);
+    const base::EvenSplit shares{stream.ahead > 0 ? 0 : next.bytes, ranges * tiles};
     for (int64_t i = 0; i < ranges; ++i) {
       kernel::Tile tile{};
       tile.k_begin = i * range;
@@ -121,11 +121,12 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
         tile.prefetch = next.from + shares.begin(share);
         tile.prefetch_bytes = shares.size(share) - 2 * around;
         tile.read_once = plan_.memory.keeps_read_once;
-        tile.ahead = ahead;
+        tile.ahead = stream.ahead;
         tile.panels = static_cast<int>(count);
         multiply_tile(tile);
         const std::byte* const rest = tile.prefetch + tile.prefetch_bytes;
         announce(rest, around, plan_.memory.keeps_read_once);
+        if (next.from != nullptr) announce(next.from + stream.ahead, stream.before_outputs, true);
         for (int64_t q = 0; q < count && i + 1 == ranges; ++q) {
           consume(p + q, panels[q],
                   static_cast<std::byte*>(tile.c) + q * tile.rows * kernel::kPanelColumns * 4, begin,

@@ -147,6 +147,15 @@ void expect_coded_tiles_equal_strips(const Gemm& gemm, WeightCode code, const vo
     tile.c = got.data();
     gemm.coded_tile[static_cast<int>(code)](tile);
     ASSERT_TRUE(got.intact());
+    if (gemm.stream[static_cast<int>(code)].ahead > 0) {
+      Guarded<uint32_t> streamed(static_cast<size_t>(rows) * kPanelColumns);
+      tile.c = streamed.data();
+      tile.ahead = 1024;
+      tile.prefetch = reinterpret_cast<const std::byte*>(strip.data());
+      gemm.coded_tile[static_cast<int>(code)](tile);
+      EXPECT_TRUE(std::equal(got.data(), got.data() + rows * kPanelColumns, streamed.data()))
+          << rows << " rows";
+    }
     for (size_t i = 0; i < static_cast<size_t>(rows) * kPanelColumns; ++i) {
       const bool both_nan = gemm.family == Family::kBf16 && std::isnan(__builtin_bit_cast(float, want[i])) &&
                             std::isnan(__builtin_bit_cast(float, got[i]));

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "format/bf16.h"
+#include "kernel/k_loop.h"
 #include "kernel/levels.h"
 
 namespace megamoe::kernel {
@@ -237,12 +238,39 @@ TEST_P(GemmTest, PrefetchHintsChangeNothing) {
         EXPECT_EQ(plain, problem.run(0, problem.rows, weights.data(), bytes));
       }
     }
-    problem.ahead = 8192;
-    for (int rows = 1; rows <= problem.rows; ++rows) {
-      const std::vector<uint32_t> streamed = problem.run(0, rows);
-      EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), plain.begin())) << rows << " rows";
+    for (const int64_t ahead : {128, 8192}) {
+      problem.ahead = ahead;
+      for (int rows = 1; rows <= problem.rows; ++rows) {
+        const std::vector<uint32_t> streamed = problem.run(0, rows, rows % 2 == 0 ? nullptr : weights.data());
+        EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), plain.begin())) << rows << " rows";
+      }
     }
   }
+}
+
+// Rows of a panel that a stream announces, in rows from the beginning of the panel; 100: of what follows it.
+std::vector<int64_t> announced_rows(int64_t rows, int64_t ahead, bool follows) {
+  std::vector<std::byte> memory(200 * StreamAhead::kRowBytes);
+  Tile tile{};
+  tile.panel = memory.data();
+  tile.prefetch = follows ? memory.data() + 100 * StreamAhead::kRowBytes : nullptr;
+  tile.ahead = ahead * StreamAhead::kRowBytes;
+  std::vector<int64_t> announced;
+  int64_t row = 0;
+  for (const StreamAhead::Part& part : StreamAhead(tile, rows)) {
+    for (int64_t end = row + part.rows; row < end; ++row) {
+      announced.push_back(row + part.distance / StreamAhead::kRowBytes);
+    }
+  }
+  return announced;
+}
+
+TEST(StreamAhead, GoesOnWhereTheNextPanelBegins) {
+  EXPECT_EQ(announced_rows(5, 2, true), (std::vector<int64_t>{2, 3, 4, 100, 101}));
+  EXPECT_EQ(announced_rows(3, 3, true), (std::vector<int64_t>{100, 101, 102}));
+  EXPECT_EQ(announced_rows(3, 5, true), (std::vector<int64_t>{102, 103, 104}));
+  EXPECT_EQ(announced_rows(4, 2, false), (std::vector<int64_t>{2, 3, 4, 5}));
+  EXPECT_EQ(announced_rows(2, 3, false), (std::vector<int64_t>{3, 4}));
 }
 
 std::vector<const Gemm*> s8_gemms() {

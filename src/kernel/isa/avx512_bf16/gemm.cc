@@ -31,7 +31,7 @@ constinit const kernel::Gemm gemm_bf16 = {
     .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
                    CodedTiles<Level, E5M2Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
                    CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
-    .stream_ahead = {6 << 10},
+    .stream = {{6 << 10, 3 << 10}},
 };
 
 }  // namespace megamoe::isa_avx512_bf16

@@ -7,6 +7,7 @@
 #include "kernel/by_rows.h"
 #include "kernel/contract.h"
 #include "kernel/k_loop.h"
+#include "kernel/tile.h"
 
 namespace megamoe::isa_avx512_vnni {
 
@@ -54,19 +55,37 @@ inline void decode_int4(const kernel::DecodePanel& d) {
 }
 
 /// Sums has kRowCount, start, add(column halves of four k, activations) and store.
-template <class Level, class Sums, kernel::Locality kLocality>
+template <class Level, class Sums, kernel::Announce kAnnounce>
 void tile_int4(const kernel::Tile& t) {
+  using enum kernel::Announce;
   const auto* a = static_cast<const int32_t*>(t.a);
-  kernel::SpreadPrefetch<Level, kLocality> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride, 1);
+  const int64_t rows = (t.k + 7) / 8;
   Sums sums;
   sums.start(t, 0);
   constexpr int kRoomyRows = 12;
-  for_each_int4_row<(Sums::kRowCount > kRoomyRows)>(
-      t.panel, t.k, [&](const std::byte*) { prefetch.step(); },
-      [&](__m512i first, __m512i second) __attribute__((always_inline)) {
-        sums.add(first, second, a);
-        a += Sums::kRowCount;
-      });
+  constexpr bool kTight = Sums::kRowCount > kRoomyRows;
+  const auto row = [&](__m512i first, __m512i second) __attribute__((always_inline)) {
+    sums.add(first, second, a);
+    a += Sums::kRowCount;
+  };
+  if constexpr (kAnnounce == kStream) {
+    const auto* codes = static_cast<const std::byte*>(t.panel);
+    int64_t k = t.k;
+    for (const kernel::StreamAhead::Part& part : kernel::StreamAhead(t, rows)) {
+      for_each_int4_row<kTight>(
+          codes, k < 8 * part.rows ? k : 8 * part.rows,
+          [&](const std::byte* at)
+              __attribute__((always_inline)) { kernel::StreamAhead::announce(at, part.distance); },
+          row);
+      codes += part.rows * kernel::StreamAhead::kRowBytes;
+      k -= 8 * part.rows;
+    }
+  } else {
+    constexpr auto kLocality = kAnnounce == kOnce ? kernel::Locality::kOnce : kernel::Locality::kCaches;
+    kernel::SpreadPrefetch<Level, kLocality> prefetch(t, rows * kernel::kPrefetchStride, 1);
+    for_each_int4_row<kTight>(
+        t.panel, t.k, [&](const std::byte*) { prefetch.step(); }, row);
+  }
   sums.store(t.c);
 }
 
@@ -74,14 +93,16 @@ void tile_int4(const kernel::Tile& t) {
 template <class Level, template <int> class Sums, int kMaxRows>
 struct Int4Tiles {
   static void run(const kernel::Tile& t) {
-    using enum kernel::Locality;
-    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
+    using enum kernel::Announce;
+    const auto row = static_cast<size_t>(t.rows - 1);
+    if (t.ahead > 0) return kByRows<kStream>[row](t);
+    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[row](t);
   }
 
  private:
-  template <kernel::Locality kLocality>
+  template <kernel::Announce kAnnounce>
   static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
-    return &tile_int4<Level, Sums<kRows>, kLocality>;
+    return &tile_int4<Level, Sums<kRows>, kAnnounce>;
   });
 };
 

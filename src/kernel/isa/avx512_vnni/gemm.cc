@@ -73,7 +73,7 @@ constinit const kernel::Gemm gemm_s8 = {
     .decode = {nullptr, nullptr, nullptr, nullptr, decode_int4},
     .coded_rows = {0, 0, 0, 0, kMaxRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
-    .stream_ahead = {6 << 10},
+    .stream = {{6 << 10, 3 << 10}, {}, {}, {}, {8 << 10, 0}},
 };
 
 }  // namespace megamoe::isa_avx512_vnni
