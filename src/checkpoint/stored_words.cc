@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "checkpoint/stored_linear.h"
+#include "format/bf16.h"
 
 namespace megamoe::checkpoint {
 namespace {
@@ -118,10 +119,6 @@ Result<const Method*> method_of(const StoredQuantisation& given, std::string_vie
                        (method->wide ? " or 8" : ""));
   }
   const bool whole = given.group == -1;
-  if (given.bits == 8 && !whole) {
-    return unsupported("group_size = " + std::to_string(given.group) +
-                       ": expected -1 with 8 bits, no scenario has int8 weights with scales of groups");
-  }
   if (!whole && std::find(std::begin(kGroups), std::end(kGroups), given.group) == std::end(kGroups)) {
     return unsupported("group_size = " + std::to_string(given.group) + ": expected 32, 64, 128 or -1");
   }
@@ -236,6 +233,31 @@ Result<const void*> as_float32(const std::byte* data, DType dtype, int64_t count
   return static_cast<const void*>(*made);
 }
 
+/// (code - zero) * scale of int8 codes with scales of groups, which no scenario has, rounded to bfloat16.
+Result<LinearWeights> as_bfloat16(const LinearWeights& given, LayerMemory& memory) {
+  const TensorView &weight = given.weight[0], &scale = given.scale[0];
+  const int64_t rows = weight.shape[0] * weight.shape[1], k = weight.shape[2], groups = scale.shape[2];
+  auto made = memory.take(rows * k * static_cast<int64_t>(sizeof(uint16_t)));
+  if (!made) return made.status();
+  auto* out = reinterpret_cast<uint16_t*>(*made);
+  const auto* code = static_cast<const int8_t*>(weight.data);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t at = row * groups + g;
+      const float factor = element(scale, at);
+      const int zero = given.zero.empty() ? 0 : static_cast<const int8_t*>(given.zero[0].data)[at];
+      const int64_t count = std::min(given.scale_group, k - g * given.scale_group);
+      for (int64_t i = 0; i < count; ++i) {
+        *out++ = format::bf16_from_float(static_cast<float>(*code++ - zero) * factor);
+      }
+    }
+  }
+  LinearWeights result;
+  result.k_last = true;
+  result.weight = {TensorView(*made, DType::kBFloat16, {weight.shape[0], weight.shape[1], k})};
+  return result;
+}
+
 }  // namespace
 
 Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) {
@@ -245,9 +267,12 @@ Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) 
   const LinearNames& names = from.names;
   const auto& [experts, n, k] = from.shape;
   const Codes stored{from.quantisation.bits};
-  const bool bytes = stored.bits == 8;
+  const bool whole_bytes = stored.bits == 8 && from.quantisation.group == -1;
+  const bool to_bfloat16 = stored.bits == 8 && !whole_bytes;
+  LayerMemory codes_memory;  // of what is not kept
+  LayerMemory& kept = to_bfloat16 ? codes_memory : memory;
   const int64_t group = from.quantisation.group == -1 ? kWholeGroup : from.quantisation.group;
-  const int64_t groups = bytes ? 1 : base::ceil_div(k, group);
+  const int64_t groups = whole_bytes ? 1 : base::ceil_div(k, group);
   if (n % stored.per_word() != 0 || k % stored.per_word() != 0) {
     return tensor_error(from.tensors, names.first[0] + method.words,
                         "has " + std::to_string(n) + " outputs and a reduction of " + std::to_string(k) +
@@ -259,11 +284,11 @@ Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) 
   if (!first) return first.status();
   const DType scale_type = first->scales.dtype;
   const int64_t scale_bytes = dtype_bits(scale_type) / 8;
-  auto codes = memory.take(experts * outputs * k * stored.bits / 8);
+  auto codes = kept.take(experts * outputs * k * stored.bits / 8);
   if (!codes) return codes.status();
-  auto scales = memory.take(experts * outputs * groups * scale_bytes);
+  auto scales = kept.take(experts * outputs * groups * scale_bytes);
   if (!scales) return scales.status();
-  auto zeros = memory.take(experts * outputs * groups);
+  auto zeros = kept.take(experts * outputs * groups);
   if (!zeros) return zeros.status();
 
   bool any_zero = false;
@@ -289,9 +314,10 @@ Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) 
       to.groups = groups;
       method.copy(matrix->words, stored, to);
       const bool shifted = copy_groups(*matrix, method, stored, from.quantisation.plus_one ? 1 : 0, to);
-      if (shifted && bytes) {
+      if (shifted && whole_bytes) {
         return tensor_error(from.tensors, name + method.zeros,
-                            "has zero points other than 128: expected symmetric weights with 8 bits",
+                            "has zero points other than 128: expected symmetric weights with 8 bits and "
+                            "a scale for each output",
                             Code::kUnsupported);
       }
       any_zero |= shifted;
@@ -299,7 +325,7 @@ Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) 
   }
   LinearWeights result;
   result.k_last = method.k_last;
-  if (bytes) {
+  if (whole_bytes) {
     auto floats = as_float32(*scales, scale_type, experts * outputs, memory);
     if (!floats) return floats.status();
     result.weight = {TensorView(*codes, DType::kInt8, {experts, outputs, k})};
@@ -307,11 +333,12 @@ Result<LinearWeights> read_words(const StoredLinear& from, LayerMemory& memory) 
     return result;
   }
   result.scale_group = group;
-  result.weight = {TensorView(*codes, DType::kInt4,
+  result.weight = {TensorView(*codes, to_bfloat16 ? DType::kInt8 : DType::kInt4,
                               result.k_last ? std::initializer_list<int64_t>{experts, outputs, k}
                                             : std::initializer_list<int64_t>{experts, k, outputs})};
   result.scale = {TensorView(*scales, scale_type, {experts, outputs, groups})};
   if (any_zero) result.zero = {TensorView(*zeros, DType::kInt8, {experts, outputs, groups})};
+  if (to_bfloat16) return as_bfloat16(result, memory);
   return result;
 }
 

@@ -90,6 +90,23 @@ def gptq8(rng, name, n, k):
     }, matrix  # fmt: skip
 
 
+def gptq8_groups(group, symmetric):
+    """8 bits, scales and zero points of groups, stored less 1."""
+
+    def store(rng, name, n, k):
+        codes = rng.integers(0, 256, (n, k))
+        zeros = np.full((n, k // group), 128) if symmetric else rng.integers(90, 160, (n, k // group))
+        scales = (rng.uniform(0.5, 1.5, zeros.shape) / (74 * np.sqrt(k))).astype(np.float16)
+        full = [np.repeat(a.astype(np.float64), group, 1) for a in (zeros, scales)]
+        return {
+            f"{name}.qweight": np.ascontiguousarray(bytes_in_words(codes).T),
+            f"{name}.qzeros": bytes_in_words(zeros.T - 1),
+            f"{name}.scales": np.ascontiguousarray(scales.T),
+        }, (codes - full[0]) * full[1]
+
+    return store
+
+
 def int8_channels(rng, name, n, k):
     """compressed-tensors int-quantized: int8 (N, K), bfloat16 (N, 1)."""
     codes, scales, matrix = int8(rng, n, k, BF16)
@@ -107,6 +124,18 @@ def packed(group, symmetric=True, size_type=np.int64):
             f"{name}.weight_shape": np.array([n, k], size_type),
         }
         return tensors | ({} if symmetric else {f"{name}.weight_zero_point": np.ascontiguousarray(words(zeros.T).T)}), matrix
+
+    return store
+
+
+def packed8_groups(group):
+    """compressed-tensors pack-quantized of 8 bits with bfloat16 scales of groups."""
+
+    def store(rng, name, n, k):
+        codes = rng.integers(-128, 128, (n, k))
+        scales = (rng.uniform(0.5, 1.5, (n, k // group)) / (74 * np.sqrt(k))).astype(np.float32).astype(BF16)
+        matrix = codes * np.repeat(scales.astype(np.float64), group, 1)
+        return {f"{name}.weight_packed": bytes_in_words(codes + 128), f"{name}.weight_scale": scales}, matrix
 
     return store
 

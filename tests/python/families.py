@@ -3,7 +3,7 @@
 import numpy as np
 
 from checkpoints import (
-    awq, fp8_blocks, gptq, gptq8, gpt_oss, half, int8_channels, packed, packed8, per_expert, plain,
+    awq, fp8_blocks, gptq, gptq8, gptq8_groups, gpt_oss, half, int8_channels, packed, packed8, packed8_groups, per_expert, plain,
 )  # fmt: skip
 
 TOKENS, HIDDEN, INTER, EXPERTS, TOPK = 23, 256, 128, 8, 3
@@ -253,6 +253,15 @@ MODELS = {
         lambda: qwen3(gptq8, quantization_config={"quant_method": "gptq", "bits": 8, "group_size": -1}),
         2e-2,
     ),
+    "gptq of 8 bits in groups": (
+        lambda: qwen3(gptq8_groups(32, True), **quantised("gptq", 32, bits=8)),
+        6e-3,
+    ),
+    "gptq of 8 bits in groups with zero points": (
+        lambda: mixtral(gptq8_groups(128, False), **quantised("gptq", 128, bits=8)),
+        6e-3,
+    ),
+    "compressed-tensors of 8 bits in groups": (lambda: qwen3(packed8_groups(64), **compressed(64, bits=8)), 6e-3),
     "compressed-tensors": (lambda: qwen3(packed(128), **compressed(128)), 6e-3),
     "compressed-tensors with zero points": (lambda: mixtral(packed(64, False), **compressed(64, False)), 6e-3),
     "compressed-tensors, a scale per output": (lambda: qwen3(packed(-1), **compressed(-1)), 6e-3),
@@ -295,6 +304,9 @@ MODELS = {
     ),
     "two shared experts of int4": (lambda: deepseek_v2(awq(32), quantised("awq", 32)), 6e-3),
     "two shared experts of int4, words along k": (lambda: deepseek_v2(packed(64, False), compressed(64, False)), 6e-3),
+    "two shared experts of int8 in groups": (
+        lambda: deepseek_v2(gptq8_groups(32, False), quantised("gptq", 32, bits=8)), 6e-3,
+    ),
     "three shared experts of fp8": (lambda: deepseek_v2(fp8_blocks, {}, shared=3), 6e-3),
     "awq with shared experts in float16": (
         lambda: build(
