@@ -21,7 +21,8 @@ PyObject* referent(PyObject* reference) {
   Py_XDECREF(found);  // who asks holds what it compares with
   return found;
 #else
-  return PyWeakref_GetObject(reference);
+  PyObject* const found = PyWeakref_GetObject(reference);
+  return found == Py_None ? nullptr : found;  // its sign of what is gone, which arguments may be too
 #endif
 }
 

@@ -1,5 +1,6 @@
 """Calls that state what an earlier one stated: read in place, with the same results, checks and errors."""
 
+import copy
 import gc
 import sys
 
@@ -220,6 +221,22 @@ def test_plans_of_packed_weights_go_with_them(layer):
         np.testing.assert_array_equal(
             bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **call, activation_clamp=2.0)[0])
         )
+
+
+def test_weights_that_are_gone_are_not_none(layer):
+    """A copy is the same weights to a plan, but another object."""
+    with layer.buffer() as buffer:
+        call, own = packed_call(layer), packed_call(layer)
+        with layer.buffer() as other:
+            y, _ = megamoe.mega_moe(sym_buffer=other, **call)
+        shared = {f"shared_{name}": own[name] for name in ("l1_weights", "l2_weights")}
+        copies = {name: copy.copy(value) for name, value in shared.items()}
+        for extra in (shared, copies):
+            both, _ = megamoe.mega_moe(sym_buffer=buffer, **call, **extra)
+        assert (bits(y) != bits(both)).any()
+        del extra, copies
+        gc.collect()
+        np.testing.assert_array_equal(bits(y), bits(megamoe.mega_moe(sym_buffer=buffer, **call)[0]))
 
 
 def test_what_is_stated_again_stays_known(layer):
