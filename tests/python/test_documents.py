@@ -69,6 +69,8 @@ def test_examples(example):
         "nibbles": rng.integers(0, 256, (64, 32), np.uint8),
     }
     exec(example, names)
+    if "results" in names:
+        assert [tuple(names["results"][rank].shape) for rank in (0, 1)] == [(5, 64), (5, 64)]
     if "same" in names:
         np.testing.assert_array_equal(names["same"], names["weights"])
 
