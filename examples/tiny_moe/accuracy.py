@@ -26,13 +26,14 @@ Experts = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Scenario:
-    """How tokens travel, and the quantisation rule of the weights; None keeps them bfloat16."""
+    """How tokens travel, and how weights are quantised: by a rule of the library, or by blocks; None keeps them bfloat16."""
 
     name: str
     dispatch_quant_mode: int
     dispatch_quant_out_dtype: str | None
     rule: str | None
     weight_type: str | None
+    scale_group: int = 0  # weights that share a scale; 0 = as the rule has it
 
 
 # Round-up scales, where the rules have them, so that no weight saturates.
@@ -45,6 +46,10 @@ SCENARIOS = (
     Scenario("A16W4-FP", 0, None, "mx_floor_e2m1", "float4_e2m1"),
     Scenario("A8W4-FP", 4, "float8_e4m3fn", "mx_floor_e2m1", "float4_e2m1"),
     Scenario("A4W4-FP", 4, "float4_e2m1", "mx_floor_e2m1", "float4_e2m1"),
+    Scenario("A16W4-GROUP", 0, None, "int4_dynamic", "int4", 128),
+    Scenario("A8W4-GROUP", 2, "int8", "int4_dynamic", "int4", 128),
+    Scenario("A16W8-BLOCK", 0, None, "blocks", "float8_e4m3fn", 128),
+    Scenario("A8W8-BLOCK", 3, None, "blocks", "float8_e4m3fn", 128),
 )
 BASE = SCENARIOS[0].name
 
@@ -132,9 +137,17 @@ def plain_experts(model: Model) -> Experts:
     return run
 
 
-def quantised(weights: Tensor, rule: str) -> dict[str, Tensor]:
+def quantised(weights: Tensor, rule: str, group: int) -> dict[str, Tensor]:
     """Weights bfloat16 [E, N, K] as codes, scales and, for int4, the compensation bias, by their argument name."""
-    experts, outputs, _ = weights.shape
+    experts, outputs, reduction = weights.shape
+    if rule == "blocks":  # the largest weight of group x group becomes the largest E4M3
+        blocks = weights.float().view(experts, outputs // group, group, reduction // group, group)
+        scales = blocks.abs().amax((2, 4), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        codes = (blocks / scales).to(torch.float8_e4m3fn)
+        return {"": codes.view_as(weights), "_sf": scales[:, :, 0, :, 0]}
+    if group:
+        codes, scales = megamoe.quantise(rule, weights.reshape(-1, group))
+        return {"": codes.view(experts, outputs, -1), "_sf": scales.view(experts, outputs, -1)}
     codes, scales = megamoe.quantise(rule, weights.flatten(0, 1))
     result = {"": codes.view(experts, outputs, -1)}
     if scales.dtype != torch.float32:  # one per 32 weights, in pairs
@@ -162,11 +175,11 @@ class FusedExperts:
         weights = model.expert_weights(layer)
         if scenario.rule is None:
             return megamoe.pack_weights(*weights, transposed=True)
-        parts = [quantised(w, scenario.rule) for w in weights]
+        parts = [quantised(w, scenario.rule, scenario.scale_group) for w in weights]
         arguments = {f"l{i}{name}": part for i, each in enumerate(parts, 1) for name, part in each.items()}
-        # The documents have the reduction last in MX weights, and in the middle in integer ones.
+        # The documents have the reduction last in floating-point codes, and in the middle in integers.
         return megamoe.pack_weights(**arguments, weight1_type=scenario.weight_type, weight2_type=scenario.weight_type,
-                                    transposed=scenario.dispatch_quant_mode == 2)
+                                    scale_group=scenario.scale_group, transposed=scenario.weight_type in ("int8", "int4"))
 
     def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         y, _ = megamoe.mega_moe(x.to(torch.bfloat16), ids, weights, *self.packed[layer], self.buffer)
