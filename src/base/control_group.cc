@@ -55,7 +55,7 @@ int quota_cores(const ControlGroupFiles& files) {
     const double cores = period > 0 ? std::strtod(quota.c_str(), nullptr) / period : 0;  // "max", -1: none
     if (cores > 0 && (least == 0 || cores < least)) least = cores;
   });
-  return static_cast<int>(std::ceil(least));
+  return static_cast<int>(std::min<double>(std::ceil(least), std::numeric_limits<int>::max()));
 }
 
 uint64_t memory_limit(const ControlGroupFiles& files) {

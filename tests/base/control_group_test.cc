@@ -49,6 +49,11 @@ TEST_F(ControlGroup, Version2TakesTheLeastOfThoseAbove) {
   EXPECT_EQ(memory_limit(of("0::/a/b/c\n")), 4000u);
 }
 
+TEST_F(ControlGroup, MoreCoresThanNumbersGoIsNoOverflow) {
+  write("cpu.max", "17592186044415 1000\n");  // the most that Linux takes
+  EXPECT_EQ(quota_cores(of("0::/\n")), std::numeric_limits<int>::max());
+}
+
 TEST_F(ControlGroup, InAContainerTheRootIsItsOwn) {
   write("cpu.max", "200000 100000\n");
   write("memory.max", "7000\n");
