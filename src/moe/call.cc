@@ -107,14 +107,26 @@ void Call::plan_blocks() {
     return a.set != b.set ? a.set < b.set : a.first_row < b.first_row;
   });
   owner_.block_pieces.clear();
+  mark_early();
   for (const Block& block : blocks) add_pieces(block);
+}
+
+// Where rows come from other ranks the last block to arrive may be any.
+void Call::mark_early() {
+  if (owner_.group.size() > 1) return;
+  double later = 0;
+  for (auto block = owner_.blocks.rbegin(); block != owner_.blocks.rend(); ++block) {
+    const ExpertPlan& plan = *rows_of(*block).plan;
+    const double ns = product_ns(plan.linear1, block->rows) + product_ns(plan.linear2, block->rows);
+    block->early = later >= 2 * owner_.threads * ns;
+    later += ns;
+  }
 }
 
 void Call::add_pieces(const Block& block) {
   const ExpertPlan& plan = *rows_of(block).plan;
   const auto pieces = [&](const LinearPlan& linear) {
-    return static_cast<uint32_t>(
-        base::ceil_div(linear.geometry().panels(), panels_per_piece(linear, block.rows, owner_.threads)));
+    return static_cast<uint32_t>(base::ceil_div(linear.geometry().panels(), piece_panels(linear, block)));
   };
   owner_.block_pieces.push_back(
       {{static_cast<uint32_t>(plan.linear1.tiles(block.rows)), pieces(plan.linear1),

@@ -64,7 +64,11 @@ class Call {
   // Scheduling (call.cc).
   void plan_rows();
   void plan_blocks();
+  void mark_early();
   void add_pieces(const Block& block);
+  int64_t piece_panels(const LinearPlan& linear, const Block& block) const {
+    return panels_per_piece(linear, block.rows, owner_.threads, block.early);
+  }
   void work(int thread);
   void fail(Status status);
   Block block_of(const Piece& piece) const;

@@ -55,7 +55,7 @@ Call::Coming Call::after(const Block& block, const Piece& piece) const {
   const ExpertPlan& plan = *rows_of(block).plan;
   if (piece.next >= 0) {
     const LinearPlan& linear = piece.work == Work::kLinear1 ? plan.linear1 : plan.linear2;
-    return coming(linear, block, piece.next * panels_per_piece(linear, block.rows, owner_.threads));
+    return coming(linear, block, piece.next * piece_panels(linear, block));
   }
   if (piece.work == Work::kLinear1) return coming(plan.linear2, block, 0);
   if (piece.next_block < 0) return {};
@@ -69,7 +69,7 @@ template <class Packed, class Consume>
 void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& block, const Piece& piece,
                     const Scratch& scratch, Packed&& packed, Consume&& consume) {
   const pack::Geometry& g = linear.geometry();
-  const int64_t per_piece = panels_per_piece(linear, block.rows, owner_.threads);
+  const int64_t per_piece = piece_panels(linear, block);
   const int64_t end = std::min(g.panels(), (piece.index + 1) * per_piece);
   const int64_t tiles = linear.tiles(block.rows);
   const int64_t range = linear.range(block.rows);

@@ -19,20 +19,34 @@ constexpr double kOperationsPerNanosecond[kernel::kFamilyCount] = {150, 600};
 // Part of the time wanted that a piece lasts at least, however many threads could share the rest: claims cost
 // a small product a fifth.
 constexpr double kLeastShare = 0.4;
+// Times as long as wanted that pieces of early blocks last: a claim, and where a stream of weights ends and
+// another begins, keep memory idle.
+constexpr double kEarlyTimes = 8;
 
-}  // namespace
-
-int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads) {
+double panel_ns(const LinearPlan& linear, int64_t rows) {
   const pack::Geometry& g = linear.geometry();
   const double stream = static_cast<double>(g.stored_bytes()) / kBytesPerNanosecond;
   const double multiply = 2.0 * static_cast<double>(rows) * static_cast<double>(g.k) * kernel::kPanelColumns /
                           kOperationsPerNanosecond[static_cast<int>(g.family)];
-  const auto lasting = [&](double ns) { return static_cast<int64_t>(ns / std::max(stream, multiply)); };
+  return std::max(stream, multiply);
+}
+
+}  // namespace
+
+double product_ns(const LinearPlan& linear, int64_t rows) {
+  return static_cast<double>(linear.geometry().panels()) * panel_ns(linear, rows);
+}
+
+int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads, bool early) {
+  const pack::Geometry& g = linear.geometry();
+  const auto lasting = [&](double ns) { return static_cast<int64_t>(ns / panel_ns(linear, rows)); };
   const auto piece_ns = static_cast<double>(linear.blocking.piece_ns);
   const int64_t fair = std::max<int64_t>({1, lasting(kLeastShare * piece_ns), g.panels() / (4 * threads)});
   // A panel that has to go alone takes longer than its half of two.
   const int64_t at_once = linear.panels_at_once(rows);
-  return base::ceil_div(std::min(lasting(piece_ns) + 1, fair), at_once) * at_once;
+  const int64_t panels =
+      early ? std::max(fair, lasting(kEarlyTimes * piece_ns)) : std::min(lasting(piece_ns) + 1, fair);
+  return base::ceil_div(panels, at_once) * at_once;
 }
 
 namespace {

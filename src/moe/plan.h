@@ -88,9 +88,11 @@ struct ExpertPlan {
   int64_t experts = 0;
 };
 
+/// Rough time of a product of `rows` rows on one thread, to compare blocks.
+double product_ns(const LinearPlan& linear, int64_t rows);
 /// Panels one piece covers when a block has `rows` rows: long enough to hide the claim, short enough to share
-/// out, and no product cut short.
-int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads);
+/// out unless it is of an early block, and no product cut short.
+int64_t panels_per_piece(const LinearPlan& linear, int64_t rows, int threads, bool early);
 
 }  // namespace moe
 

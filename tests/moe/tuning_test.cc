@@ -217,26 +217,47 @@ TEST(Plan, SaysFromHowManyRowsOnWeightsAreDecodedOnce) {
   }
 }
 
-// Pieces of Linear1 and Linear2 of one expert with 40 and 20 panels, of which each of two threads would take
-// 5 and 2 at a time.
-std::array<int64_t, 2> pieces_of_one_block(Isa isa, int64_t piece_ns) {
-  const test::LayerShape shape{640, 640, 2, 1, "A8W4-FP"};
+// Pieces of Linear1 and Linear2 of experts with 40 and 20 panels, of which each of two threads would take 5
+// and 2 at a time with one row; the experts of a token's slots are given.
+template <class Expert>
+std::array<int64_t, 2> pieces(Isa isa, int64_t piece_ns, int64_t tokens_count, int64_t topk, Expert expert) {
+  const test::LayerShape shape{640, 640, 9, topk, "A8W4-FP"};
   test::TestLayer tested(shape, 3);
   BufferOptions options = test::options(kThreads, isa);
   options.trace = true;
-  auto buffer = SymmBuffer::create(Group::self(), tested.config(1), options).value();
+  auto buffer = SymmBuffer::create(Group::self(), tested.config(tokens_count), options).value();
   Layer layer = tested.layer(1, 0, true);
   layer.tuning = tuning_of({{key_of(shape, isa), {{moe::find_block_size("piece_ns"), piece_ns}}}});
   auto op = MegaMoe::create(buffer, std::move(layer)).value();
-  test::RankTokens tokens = tested.tokens(1, [](int64_t, int64_t) { return 1; });
+  test::RankTokens tokens = tested.tokens(tokens_count, expert);
   tested.poison(tokens);
-  EXPECT_TRUE(op->run(tested.args(tokens, 2)));
-  std::array<int64_t, 2> pieces{};
+  EXPECT_TRUE(op->run(tested.args(tokens, shape.experts)));
+  std::array<int64_t, 2> count{};
   for (const TraceSpan& span : buffer->trace()) {
-    pieces[0] += span.stage == TraceSpan::Stage::kLinear1;
-    pieces[1] += span.stage == TraceSpan::Stage::kLinear2;
+    count[0] += span.stage == TraceSpan::Stage::kLinear1;
+    count[1] += span.stage == TraceSpan::Stage::kLinear2;
   }
-  return pieces;
+  return count;
+}
+
+std::array<int64_t, 2> pieces_of_one_block(Isa isa, int64_t piece_ns, int64_t rows = 1) {
+  return pieces(isa, piece_ns, rows, 1, [](int64_t, int64_t) { return 1; });
+}
+
+TEST(Plan, CutsBlocksFinelyOnlyWhereLittleIsLeftForOtherThreads) {
+  for (const Isa isa : test::runnable_levels()) {
+    // A panel counts as 1.1 us: 36 of them last eight times 5. Two blocks for each thread are cut finely.
+    const auto one = pieces_of_one_block(isa, 5000);
+    const auto eight = pieces(isa, 5000, 1, 8, [](int64_t, int64_t slot) { return slot + 1; });
+    EXPECT_EQ(eight[0], 4 * one[0] + 4 * 2) << isa_name(isa);
+    EXPECT_EQ(eight[1], 4 * one[1] + 4 * 1) << isa_name(isa);
+    // 63 rows, and seven blocks of 9: what comes after the first one is too little for it.
+    const auto tall = pieces_of_one_block(isa, 5000, 63), flat = pieces_of_one_block(isa, 5000, 9);
+    const auto mixed =
+        pieces(isa, 5000, 63, 2, [](int64_t token, int64_t slot) { return slot == 0 ? 1 : 2 + token % 7; });
+    EXPECT_GE(mixed[0], tall[0] + 4 * flat[0]) << isa_name(isa);
+    EXPECT_LT(mixed[0], tall[0] + 7 * flat[0]) << isa_name(isa);
+  }
 }
 
 TEST(Plan, CutsNoProductOfTwoPanels) {
