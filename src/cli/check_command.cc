@@ -256,18 +256,6 @@ Status keep_coded(const std::string& names, std::vector<const moe::Scenario*>& s
                 "--coded-x: expected scenarios with MX tokens, not " + std::string((*other)->name));
 }
 
-/// What the layers of random weights would be refused for, before the weights are made.
-Status check_plans(const LayerJob& base, const std::vector<const moe::Scenario*>& scenarios,
-                   const CommonOptions& common, const CheckOptions& options) {
-  BufferConfig config = base.config;
-  config.num_max_tokens_per_rank = most_tokens_per_rank(options.tokens, common.ranks);
-  const LayerExtras extras{base.activation, options.shared_experts, options.coded_x};
-  for (const moe::Scenario* scenario : scenarios) {
-    MEGAMOE_RETURN_IF_ERROR(check_layer(config, *scenario, common, extras));
-  }
-  return Status::ok();
-}
-
 int run_check(const CommonOptions& common, const CheckOptions& options) {
   if (!options.dump.empty() && read_dump(side(options, "fast"))) {
     return bad_input(Status(Code::kInvalidArgument,
@@ -302,8 +290,15 @@ int run_check(const CommonOptions& common, const CheckOptions& options) {
     if (Status status = keep_coded(options.scenario, *scenarios); !status) return bad_input(status);
   }
   std::unique_ptr<RandomLayer> random;
-  if (model == nullptr) {
-    if (Status status = check_plans(base, *scenarios, common, options); !status) return bad_input(status);
+  if (model != nullptr) {
+    const Status possible = check_layers(base, options.tokens, *scenarios, common, options.coded_x);
+    if (!possible) return bad_input(possible);
+  } else {
+    BufferConfig config = base.config;
+    config.num_max_tokens_per_rank = most_tokens_per_rank(options.tokens, common.ranks);
+    const Status possible =
+        check_layers(config, *scenarios, common, {base.activation, options.shared_experts, options.coded_x});
+    if (!possible) return bad_input(possible);
     random =
         std::make_unique<RandomLayer>(shape, kSeed, options.shared_experts, is_gated(options.activation));
     LayerJob weights = random->job();

@@ -66,11 +66,9 @@ class Cliffs {
     shape_ = *shape;
     auto scenarios = scenarios_named(options_.scenario, options_.profile);
     if (!scenarios) return bad_input(scenarios.status());
-    for (const moe::Scenario* scenario : *scenarios) {
-      const Status status =
-          check_layer(shape_config(shape_, options_.profile, steps() + 1), *scenario, common_);
-      if (!status) return bad_input(status);
-    }
+    const Status possible =
+        check_layers(shape_config(shape_, options_.profile, steps() + 1), *scenarios, common_);
+    if (!possible) return bad_input(possible);
     const std::vector<std::string> kinds = split_names(options_.compare);
     for (const std::string& kind : kinds) {
       if (kind == "tokens" || kind == "values" || kind == "dense") continue;

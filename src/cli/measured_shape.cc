@@ -18,9 +18,7 @@ Result<MeasuredShape> MeasuredShape::make(const CommonOptions& common, const Mea
   auto scenarios = scenarios_named(options.scenario, options.profile);
   if (!scenarios) return scenarios.status();
   const int64_t most = most_tokens_per_rank(*std::max_element(counts->begin(), counts->end()), common.ranks);
-  for (const moe::Scenario* scenario : *scenarios) {
-    MEGAMOE_RETURN_IF_ERROR(check_layer(shape_config(*shape, options.profile, most), *scenario, common));
-  }
+  MEGAMOE_RETURN_IF_ERROR(check_layers(shape_config(*shape, options.profile, most), *scenarios, common));
   MeasuredShape result{*shape, options.profile, std::move(*scenarios), {}};
   for (const std::string& routing : split_names(options.routing)) {
     for (const int64_t count : *counts) {

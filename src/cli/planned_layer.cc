@@ -35,12 +35,27 @@ Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, 
   return planned;
 }
 
-Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common,
-                   const LayerExtras& extras) {
+Status check_layers(const BufferConfig& config, const std::vector<const moe::Scenario*>& scenarios,
+                    const CommonOptions& common, const LayerExtras& extras) {
   // The first rank has experts, if any has; nothing is exchanged.
   auto groups = Group::local(common.ranks);
   if (!groups) return groups.status();
-  return plan_layer((*groups)[0], config, scenario, common, OneElementWeights(), extras).status();
+  for (const moe::Scenario* scenario : scenarios) {
+    const auto planned = plan_layer((*groups)[0], config, *scenario, common, OneElementWeights(), extras);
+    if (!planned) return planned.status();
+  }
+  return Status::ok();
+}
+
+Status check_layers(const LayerJob& job, int64_t tokens, const std::vector<const moe::Scenario*>& scenarios,
+                    const CommonOptions& common, bool coded_tokens) {
+  if (job.weight1.weight[0].dtype != DType::kBFloat16) return Status::ok();
+  BufferConfig config = job.config;
+  config.num_max_tokens_per_rank = most_tokens_per_rank(tokens, common.ranks);
+  const std::vector<TensorView>& shared = job.shared_weight1.weight;
+  const bool stacked = shared.size() == 1 && shared[0].dims == 3;
+  const int64_t count = stacked ? shared[0].shape[0] : static_cast<int64_t>(shared.size());
+  return check_layers(config, scenarios, common, {job.activation, count, coded_tokens});
 }
 
 }  // namespace megamoe::cli

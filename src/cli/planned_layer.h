@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/weight_forms.h"
@@ -24,8 +25,13 @@ Result<PlannedLayer> plan_layer(const Group& group, const BufferConfig& config, 
                                 const CommonOptions& common, const OneElementWeights& weights,
                                 const LayerExtras& extras = {});
 
-/// Whether the layer can be: says within milliseconds what its profile refuses, before weights are made.
-Status check_layer(const BufferConfig& config, const moe::Scenario& scenario, const CommonOptions& common,
-                   const LayerExtras& extras = {});
+/// Whether the layer can be in all scenarios: says within milliseconds what its profile refuses, before
+/// weights are made.
+Status check_layers(const BufferConfig& config, const std::vector<const moe::Scenario*>& scenarios,
+                    const CommonOptions& common, const LayerExtras& extras = {});
+/// The same of a layer with bfloat16 weights, of which others are made; ok for one with codes. `tokens` are
+/// those of all ranks.
+Status check_layers(const LayerJob& job, int64_t tokens, const std::vector<const moe::Scenario*>& scenarios,
+                    const CommonOptions& common, bool coded_tokens = false);
 
 }  // namespace megamoe::cli

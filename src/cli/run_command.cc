@@ -8,6 +8,7 @@
 #include "cli/capture.h"
 #include "cli/command.h"
 #include "cli/layer_job.h"
+#include "cli/planned_layer.h"
 #include "cli/progress.h"
 #include "cli/scenario_weights.h"
 #include "cli/table.h"
@@ -106,6 +107,7 @@ class Runner {
       input.batch = made_up->batch();
     }
     base->batches = {input.batch};
+    MEGAMOE_RETURN_IF_ERROR(check_layers(*base, input.batch.tokens(), *scenarios, common_));
     const moe::Scenario& closest = closest_scenario(*base);
     closest_ = closest.name;
     auto plain = scenario_job(*base, closest);

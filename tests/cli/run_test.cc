@@ -20,25 +20,26 @@ using test::Outcome;
 using test::run;
 using test::run_json;
 
-/// A small checkpoint with recorded tokens: hidden 32, expert width 16, 4 experts, top-2, layers 0 and 1.
+/// A small checkpoint with recorded tokens: 4 experts, top-2, layers 0 and 1.
 class Checkpoint {
  public:
-  Checkpoint() {
-    scratch.write("config.json",
-                  R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": 32,
-                      "moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2})");
+  explicit Checkpoint(int64_t hidden = 32, int64_t inter = 16) {
+    scratch.write("config.json", R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": )" +
+                                     std::to_string(hidden) + R"(, "moe_intermediate_size": )" +
+                                     std::to_string(inter) +
+                                     R"(, "num_experts": 4, "num_experts_per_tok": 2})");
     std::vector<std::pair<std::string, TensorView>> tensors, recorded;
     for (int layer = 0; layer < 2; ++layer) {
       const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
-      tensors.emplace_back(mlp + "gate.weight", values({4, 32}));
+      tensors.emplace_back(mlp + "gate.weight", values({4, hidden}));
       for (int e = 0; e < 4; ++e) {
         const std::string expert = mlp + "experts." + std::to_string(e) + ".";
-        tensors.emplace_back(expert + "gate_proj.weight", values({16, 32}));
-        tensors.emplace_back(expert + "up_proj.weight", values({16, 32}));
-        tensors.emplace_back(expert + "down_proj.weight", values({32, 16}));
+        tensors.emplace_back(expert + "gate_proj.weight", values({inter, hidden}));
+        tensors.emplace_back(expert + "up_proj.weight", values({inter, hidden}));
+        tensors.emplace_back(expert + "down_proj.weight", values({hidden, inter}));
       }
       const std::string prefix = "layers." + std::to_string(layer) + ".";
-      recorded.emplace_back(prefix + "hidden_states", values({5, 32}));
+      recorded.emplace_back(prefix + "hidden_states", values({5, hidden}));
       recorded.emplace_back(prefix + "topk_ids", TensorView(ids, DType::kInt32, {5, 2}));
       recorded.emplace_back(prefix + "topk_weights", TensorView(weights, DType::kFloat32, {5, 2}));
     }
@@ -90,6 +91,16 @@ TEST(Tool, RunsACheckpoint) {
   const Outcome text = run("run " + model.scratch.path() + input);
   EXPECT_EQ(text.code, 0);
   EXPECT_TRUE(contains(text.out, "A8W8-INT")) << text.out;
+}
+
+// What a profile refuses of a scenario is said before another one runs.
+TEST(Tool, PlansTheScenariosOfACheckpointFirst) {
+  const Checkpoint model(1024, 512);
+  const Outcome outcome = run("check " + model.scratch.path() +
+                              " --ranks 2 --tokens 2 --profile ascend_a2_a3 --scenario A16W16,A4W4-FP");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(contains(outcome.error, "dispatch_quant_mode = 4: expected ")) << outcome.error;
 }
 
 /// Weights that are stored as codes run in the scenarios that take them, in no other, and need no bfloat16.
