@@ -36,8 +36,10 @@ Status left_behind(const Rendezvous& own, uint64_t missed, int late, int ahead, 
 Result<Fd> open_own_process() {
   Fd process(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   if (!process.valid()) {
-    return Status(errno == ENOSYS ? Code::kUnsupported : Code::kSystem,
-                  std::string("pidfd_open: ") + std::strerror(errno) + ", expected Linux 5.3 or later");
+    const bool refused = errno == ENOSYS || errno == EPERM;  // EPERM: by the filter of a sandbox
+    return Status(refused ? Code::kUnsupported : Code::kSystem,
+                  std::string("pidfd_open: ") + std::strerror(errno) +
+                      ", expected Linux 5.3 or later and a sandbox that allows it");
   }
   return process;
 }

@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -309,6 +312,23 @@ TEST(Rendezvous, LimitsOfMemoryAreErrors) {
           << outcome.text;
     }
   }
+}
+
+TEST(Rendezvous, ASandboxWithoutProcessDescriptorsIsNamed) {
+  Child child([] {
+    sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 434, 0, 1),  // pidfd_open
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{sizeof rules / sizeof rules[0], rules};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) return std::string("no filter");
+    return live(fresh_key(), 0, 1);
+  });
+  EXPECT_EQ(child.finish().text,
+            "pidfd_open: Operation not permitted, expected Linux 5.3 or later and a sandbox that allows it");
 }
 
 TEST(Rendezvous, TooFewDescriptorsIsAnError) {
