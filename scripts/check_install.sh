@@ -39,3 +39,14 @@ check() {
 export CXX="$cxx"
 check tests/install "$cxx -std=c++20" consumer.cc
 check tests/install/c "${CC:-cc} -std=c11" consumer.c
+
+# The same objects as a shared library: whether all that the headers declare can be seen from outside.
+archive=$(find "$scratch/prefix" -name libmegamoe.a)
+if [ -n "$archive" ]; then
+  # shellcheck disable=SC2046  # lists of flags
+  "$cxx" -shared -o "$scratch/libmegamoe.so" -Wl,--whole-archive "$archive" -Wl,--no-whole-archive \
+    $(pkg-config --libs hwloc) -pthread
+  "$cxx" -std=c++20 -I"$scratch/prefix/include" tests/install/consumer.cc -o "$scratch/consumer" \
+    "$scratch/libmegamoe.so" -Wl,-rpath,"$scratch"
+  echo "install: $("$scratch/consumer"), by a shared library"
+fi

@@ -49,7 +49,7 @@ inline constexpr int kMaxDims = 5;
 /// A view of memory the caller owns. `shape` is logical; `strides` are in elements and only used with kNd.
 /// For 4-bit types the last dimension must be contiguous and shape counts elements.
 template <class Void>
-struct BasicTensor {
+struct MEGAMOE_API BasicTensor {
   Void* data = nullptr;
   DType dtype = DType::kUndefined;
   Layout layout = Layout::kNd;
