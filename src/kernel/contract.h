@@ -80,8 +80,8 @@ inline int64_t stored_panel_bytes(WeightCode code, Family family, int64_t k, con
   return panel_bytes(family, k);
 }
 
-/// Memory for what coded tiles decode of a range of MX codes: whole groups of a byte per code, a float per
-/// scale, and a line.
+/// Memory for what coded tiles leave to each other of a range of MX codes: at most whole groups of a byte per
+/// code, a float per scale, and a line.
 inline constexpr int64_t kept_bytes(int64_t k) {
   return groups_of(k, kMxGroup) * kPanelColumns * (kMxGroup + 4) + 64;
 }
@@ -141,8 +141,8 @@ struct Tile {
   const float* group_scales =
       nullptr;          ///< of the groups in the range, [groups][32]; coded tiles read stored ones
   GroupForm form = {};  ///< coded tiles: what stands before the codes of a group
-  // Coded tiles that keep, see Gemm::kept_rows; they take ranges of k.
-  std::byte* kept = nullptr;  ///< kept_bytes(k) bytes for what the range decodes to, 64-byte aligned, or null
+  // Coded tiles that keep, see Gemm::kept_rows; those of the s8 family take ranges of k.
+  std::byte* kept = nullptr;  ///< kept_bytes(k) bytes for what tiles share, 64-byte aligned, or null
   bool decoded = false;       ///< another tile of rows has left it there
 };
 
@@ -164,8 +164,8 @@ struct Gemm {
   /// Up to so many rows coded_tile takes two panels at once, because the sums of one wait for each other.
   int paired_rows[kWeightCodeCount] = {};
   void (*coded_tile[kWeightCodeCount])(const Tile&) = {};
-  /// By WeightCode: from so many rows of a panel on, in several tiles, it is faster to decode once for all of
-  /// them, which coded_tile does where it gets memory for that. 0: never.
+  /// By WeightCode: from so many rows of a panel on, in several tiles, the first one leaves to the others
+  /// what it made of codes (s8 family) or of scales (bf16), where coded_tile gets memory for that. 0: never.
   int kept_rows[kWeightCodeCount] = {};
   /// How one tile of any number of rows announces weights where the CPU follows streams
   /// (base::MemoryHabits).

@@ -19,7 +19,10 @@ std::string linear_text(const moe::LinearPlan& linear) {
 std::string moe::LinearPlan::kernel_text(int64_t rows) const {
   const std::string name = gemm->name;
   if (geometry().code == kernel::WeightCode::kStrip) return name;
-  if (keeps(rows)) return name + " on codes, decoded once for all rows";
+  if (keeps(rows)) {
+    const bool codes = geometry().family == kernel::Family::kS8;
+    return name + " on codes, " + (codes ? "decoded once" : "scales read once") + " for all rows";
+  }
   if (reads_codes(rows))
     return name + (panels_at_once(rows) > 1 ? " on codes, two panels at once" : " on codes");
   return name + (decode != nullptr ? " on strips of decoded codes" : " on decoded panels");

@@ -46,7 +46,7 @@ struct LinearPlan {
     const bool pairs = reads_codes(rows) && rows <= gemm->paired_rows[static_cast<int>(geometry().code)];
     return pairs && source->stored(0, 0) != nullptr ? 2 : 1;
   }
-  /// Whether tiles that read codes decode each range once, for all of them.
+  /// Whether the first of the tiles that read codes leaves to the others what it made of them or of scales.
   bool keeps(int64_t rows) const {
     const int64_t least = gemm->kept_rows[static_cast<int>(geometry().code)];
     return reads_codes(rows) && least != 0 && rows >= least &&
@@ -71,9 +71,10 @@ struct LinearPlan {
     const int64_t group = std::max<int64_t>(geometry().group(), 1);
     return std::max(range / group, int64_t{1}) * group;
   }
-  /// Equal ranges. Tiles that wait for nothing but products read them from the second-level cache as fast,
-  /// and every range costs the start of a tile.
+  /// Equal ranges where codes are kept. Tiles that wait for nothing but products read them from the
+  /// second-level cache as fast, and every range costs the start of a tile.
   int64_t kept_range() const {
+    if (geometry().family == kernel::Family::kBf16) return geometry().k;
     constexpr int64_t kStrips = 4;
     const int64_t ranges = base::ceil_div(geometry().k, kStrips * decoded_range());
     return std::min(geometry().k,

@@ -119,6 +119,19 @@ TEST_P(DecodeTest, MxCodesTimesScales) {
   }
 }
 
+/// Whether the first `count` sums are the same; zeros of E2M1 may differ in their sign.
+void expect_equal_sums(const uint32_t* want, const uint32_t* got, size_t count, const Gemm& gemm,
+                       WeightCode code, int rows, int64_t k) {
+  for (size_t i = 0; i < count; ++i) {
+    const bool both_nan = gemm.family == Family::kBf16 && std::isnan(__builtin_bit_cast(float, want[i])) &&
+                          std::isnan(__builtin_bit_cast(float, got[i]));
+    // What is less than a normal number counts as zero, and one of E2M1 may have lost its sign.
+    const bool both_zero = code == WeightCode::kE2M1 && ((want[i] | got[i]) & 0x7fffffff) == 0;
+    ASSERT_TRUE(both_nan || both_zero || want[i] == got[i])
+        << "code " << static_cast<int>(code) << " rows " << rows << " k " << k << " element " << i;
+  }
+}
+
 /// Products of all row counts straight from the codes have the bits of a strip.
 void expect_coded_tiles_equal_strips(const Gemm& gemm, WeightCode code, const void* stored, int64_t k,
                                      Isa isa) {
@@ -156,13 +169,19 @@ void expect_coded_tiles_equal_strips(const Gemm& gemm, WeightCode code, const vo
       EXPECT_TRUE(std::equal(got.data(), got.data() + rows * kPanelColumns, streamed.data()))
           << rows << " rows";
     }
-    for (size_t i = 0; i < static_cast<size_t>(rows) * kPanelColumns; ++i) {
-      const bool both_nan = gemm.family == Family::kBf16 && std::isnan(__builtin_bit_cast(float, want[i])) &&
-                            std::isnan(__builtin_bit_cast(float, got[i]));
-      // What is less than a normal number counts as zero, and one of E2M1 may have lost its sign.
-      const bool both_zero = code == WeightCode::kE2M1 && ((want[i] | got[i]) & 0x7fffffff) == 0;
-      ASSERT_TRUE(both_nan || both_zero || want[i] == got[i])
-          << "code " << static_cast<int>(code) << " rows " << rows << " k " << k << " element " << i;
+    const auto values = static_cast<size_t>(rows) * kPanelColumns;
+    expect_equal_sums(want.data(), got.data(), values, gemm, code, rows, k);
+    if (gemm.kept_rows[static_cast<int>(code)] == 0) continue;
+    // As the first of several tiles, then as one that comes after it.
+    Guarded<std::byte> kept(static_cast<size_t>(kept_bytes(k)));
+    std::memset(kept.data(), 0xff, static_cast<size_t>(kept_bytes(k)));
+    tile.kept = kept.data();
+    for (const bool decoded : {false, true}) {
+      std::fill_n(got.data(), values, 0xffffffffu);
+      tile.decoded = decoded;
+      gemm.coded_tile[static_cast<int>(code)](tile);
+      ASSERT_TRUE(got.intact() && kept.intact());
+      expect_equal_sums(want.data(), got.data(), values, gemm, code, rows, k);
     }
   }
 }

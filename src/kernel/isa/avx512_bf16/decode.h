@@ -175,20 +175,20 @@ template <class Codes>
 struct ExponentScales {
   __m512i change[2];
 
-  [[gnu::always_inline]] void load(const uint8_t* scales) {
+  /// The change of every column, as words in the order in which `set` unpacks them.
+  [[gnu::always_inline]] static __m512i words(const uint8_t* scales) {
     const __m256i order = _mm256_load_si256(reinterpret_cast<const __m256i*>(kUnpackOrder));
     const __m256i bytes =
         _mm256_permutevar8x32_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales)), order);
     const __m512i words = _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 7);
-    __m512i word;
-    if constexpr (Codes::kRaised == 0) {
-      word = _mm512_sub_epi16(words, words_made_for(scales, kExcess<Codes>));
-    } else {
-      word = _mm512_sub_epi16(words_made_for(scales, kExcess<Codes>), words);
-    }
-    change[0] = _mm512_unpacklo_epi16(word, word);
-    change[1] = _mm512_unpackhi_epi16(word, word);
+    const __m512i excess = words_made_for(scales, kExcess<Codes>);
+    return Codes::kRaised == 0 ? _mm512_sub_epi16(words, excess) : _mm512_sub_epi16(excess, words);
   }
+  [[gnu::always_inline]] void set(__m512i words) {
+    change[0] = _mm512_unpacklo_epi16(words, words);
+    change[1] = _mm512_unpackhi_epi16(words, words);
+  }
+  [[gnu::always_inline]] void load(const uint8_t* scales) { set(words(scales)); }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     if constexpr (Codes::kRaised == 0) {
       const __mmask32 finite = _mm512_test_epi16_mask(entry, _mm512_set1_epi16(1));
@@ -207,12 +207,16 @@ template <class Codes>
 struct CachedScales {
   std::byte* room;  ///< kScaleRoom bytes
 
-  [[gnu::always_inline]] void load(const uint8_t* scales) {
-    ExponentScales<Codes> loaded;
-    loaded.load(scales);
-    _mm512_store_si512(room, loaded.change[0]);
-    _mm512_store_si512(room + 64, loaded.change[1]);
+  [[gnu::always_inline]] static __m512i words(const uint8_t* scales) {
+    return ExponentScales<Codes>::words(scales);
   }
+  [[gnu::always_inline]] void set(__m512i words) {
+    ExponentScales<Codes> scales;
+    scales.set(words);
+    _mm512_store_si512(room, scales.change[0]);
+    _mm512_store_si512(room + 64, scales.change[1]);
+  }
+  [[gnu::always_inline]] void load(const uint8_t* scales) { set(words(scales)); }
   [[gnu::always_inline]] __m512i operator()(__m512i entry, int half) const {
     asm("vpsubusw %1, %0, %0" : "+v"(entry) : "m"(*reinterpret_cast<const __m512i*>(room + 64 * half)));
     return entry;

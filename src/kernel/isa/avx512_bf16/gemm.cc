@@ -14,6 +14,8 @@ struct Level;
 
 constexpr int kPairedRows = 4;
 constexpr int kPairedNibbleRows = 5;
+/// Least rows of one of several tiles.
+constexpr int kPassingRows = (kTallestRows + 1) / 2;
 
 }  // namespace
 
@@ -28,9 +30,11 @@ constinit const kernel::Gemm gemm_bf16 = {
     .decode = {nullptr, decode_mx<E4M3Codes>, decode_mx<E5M2Codes>, decode_mx<E2M1Codes>},
     .coded_rows = {0, kTallestRows, kTallestRows, kTallestRows},
     .paired_rows = {0, kPairedRows, kPairedRows, kPairedNibbleRows},
-    .coded_tile = {nullptr, CodedTiles<Level, E4M3Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
-                   CodedTiles<Level, E5M2Codes, Bf16Sums, kTallestRows, kPairedRows>::run,
+    .coded_tile = {nullptr,
+                   CodedTiles<Level, E4M3Codes, Bf16Sums, kTallestRows, kPairedRows, kPassingRows>::run,
+                   CodedTiles<Level, E5M2Codes, Bf16Sums, kTallestRows, kPairedRows, kPassingRows>::run,
                    CodedTiles<Level, E2M1Codes, Bf16Sums, kTallestRows, kPairedNibbleRows>::run},
+    .kept_rows = {0, kTallestRows + 1, kTallestRows + 1, 0},
     .stream = {{6 << 10, 3 << 10}},
 };
 

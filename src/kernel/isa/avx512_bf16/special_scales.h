@@ -162,9 +162,13 @@ class ScaledValues {
  public:
   using CodeDecoder = Decoder;
   [[gnu::always_inline]] void start(const Decoder& decoder, const uint8_t* group, std::byte* room) {
-    decoder_ = &decoder;
-    if constexpr (requires { scales_.room; }) scales_.room = room;
+    begin(decoder, room);
     scales_.load(group);
+  }
+  /// With what Scales::words has made of the scales.
+  [[gnu::always_inline]] void start(const Decoder& decoder, __m512i words, std::byte* room) {
+    begin(decoder, room);
+    scales_.set(words);
   }
   [[gnu::always_inline]] auto load(const uint8_t* codes, int half) const {
     return decoder_->load(codes, half);
@@ -175,6 +179,11 @@ class ScaledValues {
   }
 
  private:
+  [[gnu::always_inline]] void begin(const Decoder& decoder, std::byte* room) {
+    decoder_ = &decoder;
+    if constexpr (requires { scales_.room; }) scales_.room = room;
+  }
+
   const Decoder* decoder_;
   Scales scales_;
 };
