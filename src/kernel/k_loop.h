@@ -63,8 +63,8 @@ class StreamAhead {
   [[gnu::always_inline]] StreamAhead(const Tile& tile, int64_t rows) {
     const auto* const end = static_cast<const std::byte*>(tile.panel) + rows * kRowBytes;
     const int64_t last = tile.ahead / kRowBytes < rows ? tile.ahead / kRowBytes : rows;
-    parts_[0] = {rows - last, tile.ahead};
-    parts_[1] = {last, tile.ahead + (tile.prefetch == nullptr ? 0 : tile.prefetch - end)};
+    set(parts_[0], rows - last, tile.ahead);
+    set(parts_[1], last, tile.ahead + (tile.prefetch == nullptr ? 0 : tile.prefetch - end));
   }
 
   [[gnu::always_inline]] const Part* begin() const { return parts_; }
@@ -78,6 +78,14 @@ class StreamAhead {
   }
 
  private:
+  /// One by one: g++ would store both by a vector, and vectors of a tile keep off the stack.
+  [[gnu::always_inline]] static void set(Part& part, int64_t rows, int64_t distance) {
+    part.rows = rows;
+    asm("" : "+m"(part.rows));
+    part.distance = distance;
+    asm("" : "+m"(part.distance));
+  }
+
   Part parts_[2];
 };
 

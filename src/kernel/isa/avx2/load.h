@@ -18,9 +18,10 @@ struct alignas(32) ThirtyTwoBytes {
     for (uint8_t& each : bytes) each = static_cast<uint8_t>(byte);
   }
 };
-// Not constexpr: g++ would make them in registers that tiles do not have.
+// Not constexpr: g++ would make them in registers that tiles do not have. Not inline: levels that share this
+// header keep their own.
 template <int kByte>
-inline constinit const ThirtyTwoBytes kThirtyTwo{kByte};
+static constinit const ThirtyTwoBytes kThirtyTwo{kByte};
 
 /// Whether the scale bytes of all 32 columns are in [kFirst, kLast].
 template <int kFirst, int kLast>
