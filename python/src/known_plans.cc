@@ -15,15 +15,9 @@ namespace {
 
 /// What a weak reference refers to, which nothing else may hold; null where it is gone.
 PyObject* referent(PyObject* reference) {
-#if PY_VERSION_HEX >= 0x030D0000 && (!defined(Py_LIMITED_API) || Py_LIMITED_API >= 0x030D0000)
-  PyObject* found = nullptr;
-  PyWeakref_GetRef(reference, &found);
-  Py_XDECREF(found);  // who asks holds what it compares with
-  return found;
-#else
-  PyObject* const found = PyWeakref_GetObject(reference);
+  PyObject* const found = PyObject_CallNoArgs(reference);
+  Py_XDECREF(found);                          // who asks holds what it compares with
   return found == Py_None ? nullptr : found;  // its sign of what is gone, which arguments may be too
-#endif
 }
 
 /// Whether `b` means to a call what is known as `a`: the object that a weak reference stands for, one object,
