@@ -88,7 +88,8 @@ void run_tiles(benchmark::State& state, const kernel::Gemm& gemm, const Weights&
     tile.decoded = i > 0;
     const base::MemoryHabits habits = base::memory_habits(base::this_cpu());
     tile.read_once = habits.keeps_read_once;
-    if (habits.follows_streams && tiles == 1) tile.ahead = gemm.stream[static_cast<int>(code)].ahead;
+    const kernel::Gemm::Stream& stream = gemm.stream[static_cast<int>(code)];
+    if (habits.follows_streams && tiles == 1 && count <= stream.most_rows) tile.ahead = stream.ahead;
     tile.panels = together;
     tile.group = form.group();
     tile.form = form.groups;

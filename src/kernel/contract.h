@@ -146,6 +146,8 @@ struct Tile {
   bool decoded = false;       ///< another tile of rows has left it there
 };
 
+inline constexpr int kAnyRows = 1 << 30;
+
 /// One family on one level. `max_rows` is the tallest register tile; callers split rows evenly over tiles.
 struct Gemm {
   const char* name;  ///< "bf16_f32_12x32_avx512", "s8_groups_7x32_avx512_vnni"
@@ -167,12 +169,13 @@ struct Gemm {
   /// By WeightCode: from so many rows of a panel on, in several tiles, the first one leaves to the others
   /// what it made of codes (s8 family) or of scales (bf16), where coded_tile gets memory for that. 0: never.
   int kept_rows[kWeightCodeCount] = {};
-  /// How one tile of any number of rows announces weights where the CPU follows streams
+  /// How one tile announces weights where the CPU follows streams
   /// (base::MemoryHabits).
   struct Stream {
     int64_t ahead =
         0;  ///< bytes ahead of where it reads, line by line, from panel to panel; 0: the next panel
     int64_t before_outputs = 0;  ///< bytes behind those, by the caller, before it makes outputs of the tile
+    int most_rows = kAnyRows;    ///< taller tiles read the panel more than once
   };
   Stream stream[kWeightCodeCount] = {};  ///< by WeightCode
   uint32_t features = 0;                 ///< of base::CpuFeature, beyond those of the level

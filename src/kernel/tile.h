@@ -69,19 +69,19 @@ void tile_product(const Tile& t) {
   }
 }
 
-/// The tile functions of one kernel for 1 .. kMaxRows rows; kStreams: they take Tile::ahead.
-template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows, bool kStreams = false>
+/// The tile functions of one kernel for 1 .. kMaxRows rows; up to kStreamRows rows they take Tile::ahead.
+template <class Level, Family kFamily, template <int> class Accumulators, int kMaxRows, int kStreamRows = 0>
 struct TileFunctions {
   static void run(const Tile& t) {
-    if constexpr (kStreams) {
-      if (t.ahead > 0) return kByRows<Announce::kStream>[t.rows - 1](t);
+    if constexpr (kStreamRows > 0) {
+      if (t.ahead > 0 && t.rows <= kStreamRows) return kByRows<Announce::kStream, kStreamRows>[t.rows - 1](t);
     }
     (t.read_once ? kByRows<Announce::kOnce> : kByRows<Announce::kCaches>)[t.rows - 1](t);
   }
 
  private:
-  template <Announce kAnnounce>
-  static constexpr auto kByRows = functions_by_rows<kMaxRows>([]<int kRows>() {
+  template <Announce kAnnounce, int kMost = kMaxRows>
+  static constexpr auto kByRows = functions_by_rows<kMost>([]<int kRows>() {
     return &tile_product<Level, kFamily, Accumulators, kRows, kAnnounce>;
   });
 };

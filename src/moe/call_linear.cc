@@ -80,7 +80,8 @@ void Call::multiply(const LinearPlan& linear, const Codec& codec, const Block& b
   const int64_t at_once = linear.panels_at_once(block.rows);
   const bool one_stream = plan_.memory.follows_streams && tiles == 1 && ranges == 1 && at_once == 1 &&
                           linear.source->stored(0, 0) != nullptr;
-  const auto stream = one_stream ? linear.gemm->stream[static_cast<int>(g.code)] : kernel::Gemm::Stream{};
+  const auto& streams = linear.gemm->stream[static_cast<int>(g.code)];
+  const auto stream = one_stream && block.rows <= streams.most_rows ? streams : kernel::Gemm::Stream{};
   int64_t count = 1;
   for (int64_t p = piece.index * per_piece; p < end; p += count) {
     count = std::min(at_once, end - p);

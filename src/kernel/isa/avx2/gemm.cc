@@ -21,8 +21,9 @@ constexpr int kMaxRows = 6;  // 12 accumulators, 2 vectors of weights, 1 activat
 constexpr int kMaxCodedRows = 5;  // 10 accumulators, 2 scales, 2 vectors of weights, 1 activation
 
 /// Few rows need all columns at once, to have enough sums in flight and to read the panel as one stream.
+constexpr int kStreamRows = 2;
 constexpr int vectors_for(int rows) {
-  return rows <= 2 ? 4 : 2;
+  return rows <= kStreamRows ? 4 : 2;
 }
 
 // The accumulating instructions are one line of assembly each: left to itself the compiler regroups the
@@ -187,10 +188,11 @@ constinit const kernel::Gemm gemm_bf16 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackBf16AsFloat<Level>::bytes,
     .pack_rows = kernel::PackBf16AsFloat<Level>::pack,
-    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows>::run,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kBf16, Bf16Sums, kMaxRows, kStreamRows>::run,
     .coded_rows = {0, kMaxCodedRows, kMaxCodedRows},
     .coded_tile = {nullptr, Fp8Tiles<Level, E4M3Halves, Bf16Sums, kMaxCodedRows>::run,
                    Fp8Tiles<Level, E5M2Halves, Bf16Sums, kMaxCodedRows>::run},
+    .stream = {{6 << 10, 3 << 10, kStreamRows}},
 };
 constinit const kernel::Gemm gemm_s8 = {
     .name = "s8_s32_6x32_avx2",
@@ -199,9 +201,10 @@ constinit const kernel::Gemm gemm_s8 = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackS8AsS16<Level>::bytes,
     .pack_rows = kernel::PackS8AsS16<Level>::pack,
-    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows>::run,
+    .tile = kernel::TileFunctions<Level, kernel::Family::kS8, S8Sums, kMaxRows, kStreamRows>::run,
     .coded_rows = {0, 0, 0, 0, kMaxRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<Level, S8Sums, kMaxRows>::run},
+    .stream = {{6 << 10, 3 << 10, kStreamRows}},
 };
 
 }  // namespace megamoe::isa_avx2

@@ -19,7 +19,8 @@ namespace {
 using kernel::kPanelColumns;
 struct VnniLevel;
 
-constexpr int kMaxRows = 6;  // 12 accumulators, 2 vectors of weights, 1 activation: 15 registers
+constexpr int kMaxRows = 6;     // 12 accumulators, 2 vectors of weights, 1 activation: 15 registers
+constexpr int kStreamRows = 2;  // which take all columns of a panel at once
 
 // Not constexpr: g++ would make it in a register that it does not have.
 alignas(32) constinit uint32_t upper_nibbles[8] = {0xf0f0f0f0, 0xf0f0f0f0, 0xf0f0f0f0, 0xf0f0f0f0,
@@ -33,7 +34,7 @@ alignas(32) constinit uint32_t upper_nibbles[8] = {0xf0f0f0f0, 0xf0f0f0f0, 0xf0f
 template <int kRows>
 struct VnniSums {
   using Operand = int32_t;
-  static constexpr int kVectors = kRows <= 2 ? 4 : 2;  // few rows read the panel as one stream
+  static constexpr int kVectors = kRows <= kStreamRows ? 4 : 2;
   static constexpr int kColumns = kVectors * 8;
   static constexpr int kOperands = 1;
   static constexpr int kRowCount = kRows;
@@ -116,9 +117,10 @@ constinit const kernel::Gemm gemm_s8_vnni = {
     .max_rows = kMaxRows,
     .packed_bytes = kernel::PackS8AsU8<VnniLevel>::bytes,
     .pack_rows = kernel::PackS8AsU8<VnniLevel>::pack,
-    .tile = kernel::TileFunctions<VnniLevel, kernel::Family::kS8, VnniSums, kMaxRows>::run,
+    .tile = kernel::TileFunctions<VnniLevel, kernel::Family::kS8, VnniSums, kMaxRows, kStreamRows>::run,
     .coded_rows = {0, 0, 0, 0, kMaxRows},
     .coded_tile = {nullptr, nullptr, nullptr, nullptr, Int4Tiles<VnniLevel, VnniSums, kMaxRows>::run},
+    .stream = {{6 << 10, 3 << 10, kStreamRows}},
     .features = base::kCpuAvxVnni,
 };
 

@@ -12,12 +12,12 @@
 
 namespace megamoe::isa_avx2 {
 
-template <class Level, class Sums>
+template <class Level, class Sums, kernel::Locality kLocality>
 void tile_int4(const kernel::Tile& t) {
   constexpr int kStep = Sums::kOperands * Sums::kRowCount;
   const int64_t rows = (t.k + 3) / 4;  // dwords of k
-  kernel::SpreadPrefetch<Level> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride,
-                                         kernel::kPanelColumns / Sums::kColumns);
+  kernel::SpreadPrefetch<Level, kLocality> prefetch(t, (t.k + 7) / 8 * kernel::kPrefetchStride,
+                                                    kernel::kPanelColumns / Sums::kColumns);
   for (int column = 0; column < kernel::kPanelColumns; column += Sums::kColumns) {
     const uint32_t* codes = static_cast<const uint32_t*>(t.panel) + column;
     const auto* a = static_cast<const typename Sums::Operand*>(t.a);
@@ -41,11 +41,16 @@ void tile_int4(const kernel::Tile& t) {
 /// The functions for 1 .. kMaxRows rows.
 template <class Level, template <int> class Sums, int kMaxRows>
 struct Int4Tiles {
-  static void run(const kernel::Tile& t) { kByRows[static_cast<size_t>(t.rows - 1)](t); }
+  static void run(const kernel::Tile& t) {
+    using enum kernel::Locality;
+    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
+  }
 
  private:
-  static constexpr auto kByRows =
-      kernel::functions_by_rows<kMaxRows>([]<int kRows>() { return &tile_int4<Level, Sums<kRows>>; });
+  template <kernel::Locality kLocality>
+  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
+    return &tile_int4<Level, Sums<kRows>, kLocality>;
+  });
 };
 
 }  // namespace megamoe::isa_avx2
