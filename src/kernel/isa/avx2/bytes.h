@@ -49,10 +49,6 @@ struct Bytes {
   [[gnu::always_inline]] static Vector both(Vector a, Vector b) { return _mm256_and_si256(a, b); }
   [[gnu::always_inline]] static Vector either(Vector a, Vector b) { return _mm256_or_si256(a, b); }
   [[gnu::always_inline]] static Vector differing(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
-  /// a, but 0 where b is `byte`.
-  [[gnu::always_inline]] static Vector clear_where(Vector a, Vector b, int byte) {
-    return _mm256_andnot_si256(_mm256_cmpeq_epi8(b, splat(byte)), a);
-  }
   [[gnu::always_inline]] static Vector difference(Vector a, Vector b) { return _mm256_sub_epi8(a, b); }
   [[gnu::always_inline]] static Vector magnitude(Vector a) { return _mm256_abs_epi8(a); }
   /// Of words.

@@ -7,7 +7,7 @@
 //   kLoads, kVectors                 registers of codes, and of bfloat16 pairs, for two k of a panel
 //   load_pair(codes, loaded)         both k of all columns
 //   interleave(high, low, pairs)     the bytes of their bfloat16 values to pairs in the order of columns
-//   unpack_bytes, table, splat, shuffle, low_nibbles, high_nibbles, both, either, differing, clear_where,
+//   unpack_bytes, table, splat, shuffle, low_nibbles, high_nibbles, both, either, differing,
 //   difference, magnitude, subtract_to_zero, max_signed, max_unsigned, any_above, within
 #pragma once
 
@@ -66,16 +66,19 @@ template <class Bytes>
 struct E4M3Bytes {
   using Code = quant::E4M3;
   static constexpr int kMantissa = 3, kBias = 7, kLargest = 0x7e;
+  static constexpr bool kHasInfinity = false;
   static constexpr int kRaised = 118, kFirst = 10, kLast = 127 + kRaised;
 };
 template <class Bytes>
 struct E5M2Bytes {
   using Code = quant::E5M2;
   static constexpr int kMantissa = 2, kBias = 15, kLargest = 0x7b;
+  static constexpr bool kHasInfinity = true;
   static constexpr int kRaised = 112, kFirst = 17, kLast = 127 + kRaised;
 };
 
-template <class Bytes, class Format, int kRaised>
+/// kChecked: codes that are no numbers may be among them.
+template <class Bytes, class Format, int kRaised, bool kChecked>
 class ByteDecoder {
   using Vector = typename Bytes::Vector;
   using Tables = ByteTables<Bytes, Format::kMantissa, Format::kBias, kRaised>;
@@ -95,21 +98,22 @@ class ByteDecoder {
     Vector loaded[Bytes::kLoads], high[Bytes::kLoads], low[Bytes::kLoads];
     Bytes::load_pair(codes, loaded);
     for (int i = 0; i < Bytes::kLoads; ++i) {
-      most_positive_ = Bytes::max_signed(most_positive_, loaded[i]);
-      most_negative_ = Bytes::max_unsigned(most_negative_, loaded[i]);
+      if constexpr (kChecked) {
+        most_positive_ = Bytes::max_signed(most_positive_, loaded[i]);
+        most_negative_ = Bytes::max_unsigned(most_negative_, loaded[i]);
+      }
       const Vector lower = Bytes::low_nibbles(loaded[i]), upper = Bytes::high_nibbles(loaded[i]);
       const Vector change = Bytes::either(lower, Bytes::shuffle(normal_, upper));
       high[i] = Bytes::shuffle(first_, upper);
       if constexpr (Tables::kShift > 4) high[i] = Bytes::either(high[i], Bytes::shuffle(above_, lower));
       high[i] = Bytes::differing(high[i], Bytes::shuffle(high_change_, change));
-      // Nothing can be subtracted from -0. That it loses its sign changes no sum.
-      if constexpr (kRaised != 0) high[i] = Bytes::clear_where(high[i], loaded[i], 0x80);
       low[i] = Bytes::differing(Bytes::shuffle(low_, lower), Bytes::shuffle(low_change_, change));
     }
     Bytes::interleave(high, low, pairs);
   }
   /// Whether some code since the last call was no number.
   [[gnu::always_inline]] bool not_numbers() {
+    if constexpr (!kChecked) return false;
     const bool any = Bytes::any_above(most_positive_, Format::kLargest) ||
                      Bytes::any_above(most_negative_, Format::kLargest + 0x80);
     most_positive_ = most_negative_ = Bytes::splat(0);
@@ -121,7 +125,8 @@ class ByteDecoder {
   Vector most_positive_ = Bytes::splat(0), most_negative_ = Bytes::splat(0);
 };
 
-/// MX codes to bfloat16 pairs; V is the float vector type of the level.
+/// MX codes to bfloat16 pairs; V is the float vector type of the level. There is no -0, from which nothing
+/// could be subtracted, and NaN of E4M3 has the scale NaN.
 template <class V, class Bytes, template <class> class Of>
 void decode_mx_bytes(const kernel::DecodePanel& d) {
   using kernel::kMxGroup;
@@ -131,7 +136,7 @@ void decode_mx_bytes(const kernel::DecodePanel& d) {
   constexpr int64_t kGroupBytes = kPanelColumns * (1 + kMxGroup);
   const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kMxGroup * kGroupBytes;
   auto* strip = static_cast<uint32_t*>(d.strip);
-  ByteDecoder<Bytes, Format, Format::kRaised> decoder;
+  ByteDecoder<Bytes, Format, Format::kRaised, Format::kHasInfinity> decoder;
   for (int64_t k = 0; k < d.k; k += kMxGroup, group += kGroupBytes) {
     const int64_t pairs = (std::min<int64_t>(kMxGroup, d.k - k) + 1) / 2;
     typename Bytes::Vector change[Bytes::kVectors];
@@ -171,7 +176,7 @@ void decode_e4m3_bytes(const kernel::DecodePanel& d) {
   const uint8_t* group = kernel::first_group<V>(d, 8);
   auto* strip = static_cast<uint32_t*>(d.strip);
   float* scales = d.scales;
-  ByteDecoder<Bytes, Format, 0> decoder;
+  ByteDecoder<Bytes, Format, 0, true> decoder;
   for (int64_t begin = 0; begin < d.k; begin += d.form.group) {
     const int64_t pairs = (std::min(d.form.group, d.k - begin) + 1) / 2;
     const uint8_t* codes = group + d.form.header_bytes();

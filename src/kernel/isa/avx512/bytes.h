@@ -45,10 +45,6 @@ struct Bytes {
   [[gnu::always_inline]] static Vector both(Vector a, Vector b) { return _mm512_and_si512(a, b); }
   [[gnu::always_inline]] static Vector either(Vector a, Vector b) { return _mm512_or_si512(a, b); }
   [[gnu::always_inline]] static Vector differing(Vector a, Vector b) { return _mm512_xor_si512(a, b); }
-  /// a, but 0 where b is `byte`.
-  [[gnu::always_inline]] static Vector clear_where(Vector a, Vector b, int byte) {
-    return _mm512_maskz_mov_epi8(_mm512_cmpneq_epi8_mask(b, splat(byte)), a);
-  }
   [[gnu::always_inline]] static Vector difference(Vector a, Vector b) { return _mm512_sub_epi8(a, b); }
   [[gnu::always_inline]] static Vector magnitude(Vector a) { return _mm512_abs_epi8(a); }
   /// Of words.
