@@ -51,9 +51,8 @@ struct Bf16Table {
 template <class Of>
 inline constexpr Bf16Table<Of> kBf16Table;
 
-/// Bits of an entry times 2^(byte - 127), cut where they are subnormal. Without branches: codes are not to be
-/// guessed.
-inline uint32_t scaled(uint32_t entry, int byte) {
+/// Bits of an entry times 2^(byte - 127), cut where they are subnormal.
+constexpr uint32_t scaled(uint32_t entry, int byte) {
   const uint32_t changes = entry >> 16, bits = entry & 0xffff;
   const int exponent = static_cast<int>(bits >> 7 & 255) + byte - 127;
   const uint32_t significand = (bits & 127) | 128;
@@ -64,38 +63,58 @@ inline uint32_t scaled(uint32_t entry, int byte) {
   return (bits & ~changes) | (result & changes) | (byte == 255 ? 0x7fc0 : 0);
 }
 
+/// Scale bytes under which all values of a format are normal numbers, and entries of all codes for each of
+/// the others, which nothing changes any more.
+template <class Of>
+struct ScaledTables {
+  static constexpr int kFirst = 1 - Of::kLeast, kLast = 254 - Of::kTop;
+  uint32_t entries[kFirst + 255 - kLast][1 << Of::kBits];
+
+  consteval ScaledTables() : entries() {
+    for (int byte = 0; byte < 256; ++byte) {
+      if (byte >= kFirst && byte <= kLast) continue;
+      for (int code = 0; code < 1 << Of::kBits; ++code) {
+        entries[index(byte)][code] = scaled(kBf16Table<Of>.entries[code], byte);
+      }
+    }
+  }
+  static constexpr int index(int byte) { return byte < kFirst ? byte : byte - kLast - 1 + kFirst; }
+};
+template <class Of>
+inline constexpr ScaledTables<Of> kScaledTables;
+
 template <class Of>
 void decode_mx(const kernel::DecodePanel& d) {
   using kernel::kPanelColumns;
   constexpr int64_t kGroupBytes = kPanelColumns + kernel::kMxGroup * kPanelColumns * Of::kBits / 8;
-  constexpr int kFirst = 1 - Of::kLeast, kLast = 254 - Of::kTop;  // scales under which all values are normal
+  using Scaled = ScaledTables<Of>;
   const uint32_t* const table = kBf16Table<Of>.entries;
   const auto* group = static_cast<const uint8_t*>(d.stored) + d.k_begin / kernel::kMxGroup * kGroupBytes;
   auto* strip = static_cast<uint32_t*>(d.strip);
   for (int64_t begin = 0; begin < d.k; begin += kernel::kMxGroup, group += kGroupBytes) {
     const int64_t k_end = std::min<int64_t>(kernel::kMxGroup, d.k - begin);
     const uint8_t* const codes = group + kPanelColumns;
-    const auto entry = [&](int64_t k, int column) {
-      if constexpr (Of::kBits == 8) return table[codes[k * kPanelColumns + column]];
-      return table[codes[(k / 8 * kPanelColumns + column) * 4 + k % 4] >> (k % 8 / 4 * 4) & 15];
+    const auto entry = [&](const uint32_t* of, int64_t k, int column) {
+      if constexpr (Of::kBits == 8) return of[codes[k * kPanelColumns + column]];
+      return of[codes[(k / 8 * kPanelColumns + column) * 4 + k % 4] >> (k % 8 / 4 * 4) & 15];
     };
     uint32_t change[kPanelColumns];
+    const uint32_t* tables[kPanelColumns];
     bool normal = true;
     for (int column = 0; column < kPanelColumns; ++column) {
       const int byte = group[column];
-      normal &= byte >= kFirst && byte <= kLast;
+      const bool is_normal = byte >= Scaled::kFirst && byte <= Scaled::kLast;
+      normal &= is_normal;
+      tables[column] = is_normal ? table : kScaledTables<Of>.entries[Scaled::index(byte)];
       change[column] = static_cast<uint16_t>((byte - 127) * 128);
     }
     for (int64_t k = 0; k < k_end; k += 2, strip += kPanelColumns) {
       for (int column = 0; column < kPanelColumns; ++column) {
-        const uint32_t even = entry(k, column), odd = entry(k + 1, column);
-        if (normal) [[likely]] {
-          const uint32_t low = even + (even >> 16 & change[column]);
-          const uint32_t high = odd + (odd >> 16 & change[column]);
-          strip[column] = (low & 0xffff) | high << 16;
-        } else {
-          strip[column] = scaled(even, group[column]) | scaled(odd, group[column]) << 16;
-        }
+        const uint32_t* const of = normal ? table : tables[column];
+        const uint32_t even = entry(of, k, column), odd = entry(of, k + 1, column);
+        const uint32_t low = even + (even >> 16 & change[column]);
+        const uint32_t high = odd + (odd >> 16 & change[column]);
+        strip[column] = (low & 0xffff) | high << 16;
       }
     }
   }
