@@ -92,6 +92,7 @@ struct Block {
   int64_t first_row = 0;  ///< in the memory of its set
   int64_t rows = 0;
   uint32_t* arrived = nullptr;  ///< its arrival counter
+  int64_t turn = 0;             ///< in the order in which blocks are taken
   bool early = false;           ///< enough work comes after it to share out what threads have left
   int64_t room = 0;             ///< its packed rows in the workspace
   int64_t room_row = 0;         ///< its first row there

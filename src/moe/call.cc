@@ -30,6 +30,16 @@ TraceSpan::Stage trace_stage(Work work) {
   return TraceSpan::Stage::kWait;
 }
 
+// Those with the most rows and those with the fewest in turn: while one thread multiplies, memory is left to
+// another that reads weights for few.
+void alternate(std::vector<Block>& blocks) {
+  const auto count = static_cast<int64_t>(blocks.size());
+  for (int64_t i = 0; i < count; ++i) {
+    blocks[static_cast<size_t>(i)].turn = 2 * i < count ? 2 * i : 2 * (count - 1 - i) + 1;
+  }
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.turn < b.turn; });
+}
+
 }  // namespace
 
 Call::Call(const MegaMoe::Impl& plan, const CallArgs& args)
@@ -78,7 +88,7 @@ void Call::plan_rows() {
   shared.homes = reinterpret_cast<const comm::RowHome*>(memory.homes.data());
 }
 
-// Blocks of this rank's experts, those with the most rows first.
+// Blocks of this rank's experts, with several ranks those with the most rows first.
 void Call::plan_blocks() {
   std::vector<Block>& blocks = owner_.blocks;
   blocks.clear();
@@ -106,14 +116,16 @@ void Call::plan_blocks() {
     if (a.rows != b.rows) return a.rows > b.rows;
     return a.set != b.set ? a.set < b.set : a.first_row < b.first_row;
   });
+  if (owner_.group.size() == 1) {
+    alternate(blocks);
+    mark_early();
+  }
   owner_.block_pieces.clear();
-  mark_early();
   for (const Block& block : blocks) add_pieces(block);
 }
 
 // Where rows come from other ranks the last block to arrive may be any.
 void Call::mark_early() {
-  if (owner_.group.size() > 1) return;
   double later = 0;
   for (auto block = owner_.blocks.rbegin(); block != owner_.blocks.rend(); ++block) {
     const ExpertPlan& plan = *rows_of(*block).plan;

@@ -10,6 +10,7 @@
 
 #include "base/cpu.h"
 #include "kernel/registry.h"
+#include "moe/buffer.h"
 #include "support/runs.h"
 
 namespace megamoe {
@@ -258,6 +259,25 @@ TEST(Plan, CutsBlocksFinelyOnlyWhereLittleIsLeftForOtherThreads) {
     EXPECT_GE(mixed[0], tall[0] + 4 * flat[0]) << isa_name(isa);
     EXPECT_LT(mixed[0], tall[0] + 7 * flat[0]) << isa_name(isa);
   }
+}
+
+TEST(Plan, TakesTheMostAndTheFewestRowsInTurn) {
+  const test::LayerShape shape{64, 32, 6, 1, "A8W8-INT"};
+  test::TestLayer tested(shape, 3);
+  constexpr int64_t kRows = 15;
+  auto buffer = SymmBuffer::create(Group::self(), tested.config(kRows), test::options(kThreads)).value();
+  auto op = MegaMoe::create(buffer, tested.layer(1, 0, true)).value();
+  // Expert e gets e rows.
+  test::RankTokens tokens = tested.tokens(kRows, [](int64_t token, int64_t) {
+    int64_t expert = 1;
+    for (int64_t end = 1; token >= end; end += ++expert) continue;
+    return expert;
+  });
+  tested.poison(tokens);
+  ASSERT_TRUE(op->run(tested.args(tokens, shape.experts)));
+  std::vector<int64_t> rows;
+  for (const moe::Block& block : buffer->impl().blocks) rows.push_back(block.rows);
+  EXPECT_EQ(rows, (std::vector<int64_t>{5, 1, 4, 2, 3}));
 }
 
 TEST(Plan, CutsNoProductOfTwoPanels) {
