@@ -1,6 +1,7 @@
 // Layers planned without weights or memory for rows: what they would be, or why they cannot be.
 #include "cli/planned_layer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace megamoe::cli {
@@ -51,7 +52,7 @@ Status check_layers(const LayerJob& job, int64_t tokens, const std::vector<const
                     const CommonOptions& common, bool coded_tokens) {
   if (job.weight1.weight[0].dtype != DType::kBFloat16) return Status::ok();
   BufferConfig config = job.config;
-  config.num_max_tokens_per_rank = most_tokens_per_rank(tokens, common.ranks);
+  config.num_max_tokens_per_rank = std::max<int64_t>(1, most_tokens_per_rank(tokens, common.ranks));
   const std::vector<TensorView>& shared = job.shared_weight1.weight;
   const bool stacked = shared.size() == 1 && shared[0].dims == 3;
   const int64_t count = stacked ? shared[0].shape[0] : static_cast<int64_t>(shared.size());

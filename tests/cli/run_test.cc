@@ -23,7 +23,7 @@ using test::run_json;
 /// A small checkpoint with recorded tokens: 4 experts, top-2, layers 0 and 1.
 class Checkpoint {
  public:
-  explicit Checkpoint(int64_t hidden = 32, int64_t inter = 16) {
+  explicit Checkpoint(int64_t hidden = 32, int64_t inter = 16, int64_t tokens = 5) {
     scratch.write("config.json", R"({"model_type": "qwen3_moe", "num_hidden_layers": 2, "hidden_size": )" +
                                      std::to_string(hidden) + R"(, "moe_intermediate_size": )" +
                                      std::to_string(inter) +
@@ -39,9 +39,9 @@ class Checkpoint {
         tensors.emplace_back(expert + "down_proj.weight", values({hidden, inter}));
       }
       const std::string prefix = "layers." + std::to_string(layer) + ".";
-      recorded.emplace_back(prefix + "hidden_states", values({5, hidden}));
-      recorded.emplace_back(prefix + "topk_ids", TensorView(ids, DType::kInt32, {5, 2}));
-      recorded.emplace_back(prefix + "topk_weights", TensorView(weights, DType::kFloat32, {5, 2}));
+      recorded.emplace_back(prefix + "hidden_states", values({tokens, hidden}));
+      recorded.emplace_back(prefix + "topk_ids", TensorView(ids, DType::kInt32, {tokens, 2}));
+      recorded.emplace_back(prefix + "topk_weights", TensorView(weights, DType::kFloat32, {tokens, 2}));
     }
     EXPECT_TRUE(checkpoint::write_safetensors(scratch.file("model.safetensors"), tensors));
     EXPECT_TRUE(checkpoint::write_safetensors(scratch.file("captured.safetensors"), recorded));
@@ -101,6 +101,13 @@ TEST(Tool, PlansTheScenariosOfACheckpointFirst) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_EQ(outcome.out, "");
   EXPECT_TRUE(contains(outcome.error, "dispatch_quant_mode = 4: expected ")) << outcome.error;
+}
+
+TEST(Tool, RunsRecordedLayersWithoutTokens) {
+  const Checkpoint model(32, 16, 0);
+  const json result = run_json("run " + model.scratch.path() + " --scenario A16W16 --input " +
+                               model.scratch.file("captured.safetensors"));
+  for (const json& row : result["rows"]) EXPECT_EQ(row["ok"], true);
 }
 
 /// Weights that are stored as codes run in the scenarios that take them, in no other, and need no bfloat16.
