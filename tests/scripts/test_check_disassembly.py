@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from check_disassembly import problems_of  # noqa: E402
+from check_disassembly import FITTED_COMPILER, problems_of  # noqa: E402
+from isa_objects import compiler_of  # noqa: E402
 
 TILE = "0000000000000000 <void megamoe::isa_x::(anonymous namespace)::tile_s8<2>(megamoe::kernel::Tile const&)>:\n"
 OTHER = "0000000000000000 <megamoe::isa_x::pack(megamoe::kernel::PackRows const&)>:\n"
@@ -38,7 +39,16 @@ def test_tiles_keep_vectors_in_registers() -> None:
     (message,) = problems_of("avx512_vnni", TILE + DOT + SPILL + RELOAD)
     assert "2 vector accesses to the stack" in message
     assert "tile_s8<2>" in message
-    assert problems_of("avx512_vnni", TILE + DOT + SPILL, "Clang") == []
+    assert problems_of("avx512_vnni", TILE + DOT + SPILL, "Clang 14") == []
+
+
+def test_compiler_is_the_one_of_the_build(tmp_path: Path) -> None:
+    assert compiler_of(tmp_path) == ""
+    (tmp_path / "CMakeFiles/3.25.1").mkdir(parents=True)
+    (tmp_path / "CMakeFiles/3.25.1/CMakeCXXCompiler.cmake").write_text(
+        'set(CMAKE_CXX_COMPILER_ID "GNU")\nset(CMAKE_CXX_COMPILER_VERSION "12.2.0")\n'
+    )
+    assert compiler_of(tmp_path) == FITTED_COMPILER
 
 
 def test_unknown_level_needs_a_row() -> None:
