@@ -271,7 +271,7 @@ def _plan(buffer: SymmBuffer, call: CallArguments) -> Any:
         weights = native_layers(call.layers)
         return _core.Plan.create(buffer.context, *weights, _core.Activation(*parameters), shared_codes, buffer.tuning)
 
-    return buffer.plans.plan(key, [layer.weights for layer in call.layers if not layer.is_empty()], make)
+    return buffer.plans.plan(key, call.layers, make)
 
 
 def _no_check() -> None:

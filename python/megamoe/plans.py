@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core, tensors
-from .weights import PackedWeights
+from .weights import LinearArguments, PackedWeights
 
 __all__ = ["Plans"]
 
@@ -43,10 +43,10 @@ class Plans:
         """The plan that was used last; empty before the first."""
         return self._last_text if self._last is None else self._last.describe()
 
-    def plan(self, key: Any, weights: list[Any], make: Callable[[], Any]) -> Any:
-        """The plan kept under `key`, which says what `weights` are, made if missing."""
-        packed = [value for value in weights if isinstance(value, PackedWeights)]
-        raw = len(packed) < len(weights)
+    def plan(self, key: Any, layers: tuple[LinearArguments, ...], make: Callable[[], Any]) -> Any:
+        """The plan kept under `key`, which says what the weights of `layers` are, made if missing."""
+        packed = [layer.weights for layer in layers if isinstance(layer.weights, PackedWeights)]
+        raw = any(layer.is_raw() for layer in layers)
         plans, most = (self._raw, _MOST_RAW) if raw else (self._packed, _MOST)
         kept = plans.get(key)
         if kept is None:

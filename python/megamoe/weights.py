@@ -266,11 +266,8 @@ class LinearArguments(NamedTuple):
         self._refuse_other(f"transpose_weight{self.index}", self._swapped(), self.weights.transposed)
         self._refuse_other("weight1_interleave", self._order(), self.weights.interleave)
 
-    def is_empty(self) -> bool:
-        return _is_empty(self.weights)
-
     def is_raw(self) -> bool:
-        return not isinstance(self.weights, PackedWeights) and not self.is_empty()
+        return not isinstance(self.weights, PackedWeights) and not _is_empty(self.weights)
 
     def _refuse_type(self, stated: str | None, actual: str) -> NoReturn:
         invalid_value(f"{self.type_name} = {stated}: expected the type of {self.name('weights')}, {actual}")

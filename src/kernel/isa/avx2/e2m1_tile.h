@@ -11,10 +11,10 @@
 
 #include <immintrin.h>
 
-#include "kernel/by_rows.h"
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/e2m1_rows.h"
 #include "kernel/k_loop.h"
+#include "kernel/tiles_by_rows.h"
 
 namespace megamoe::isa_avx2 {
 
@@ -162,20 +162,15 @@ void tile_e2m1(const kernel::Tile& t) {
   }
 }
 
+template <class Level, class Lanes, class Dot, class Rows>
+struct E2M1Tile {
+  template <int kRows, kernel::Locality kLocality>
+  static constexpr auto tile = &tile_e2m1<Level, Lanes, Dot, Rows, kRows, kLocality>;
+};
+
 /// The functions for 1 .. kMaxRows rows.
 template <class Level, class Lanes, class Dot, class Rows, int kMaxRows>
-struct E2M1Tiles {
-  static void run(const kernel::Tile& t) {
-    using enum kernel::Locality;
-    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
-  }
-
- private:
-  template <kernel::Locality kLocality>
-  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
-    return &tile_e2m1<Level, Lanes, Dot, Rows, kRows, kLocality>;
-  });
-};
+using E2M1Tiles = kernel::TilesByRows<E2M1Tile<Level, Lanes, Dot, Rows>, kMaxRows>;
 
 /// The kernel of rows as Rows packs them.
 template <class Level, class Lanes, class Dot, class Rows, int kMaxRows>

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "kernel/by_rows.h"
 #include "kernel/contract.h"
 #include "kernel/isa/avx2/load.h"
 #include "kernel/k_loop.h"
+#include "kernel/tiles_by_rows.h"
 
 namespace megamoe::isa_avx2 {
 
@@ -143,19 +143,14 @@ void tile_fp8(const kernel::Tile& t) {
   }
 }
 
+template <class Level, class Halves, template <int> class Sums>
+struct Fp8Tile {
+  template <int kRows, kernel::Locality kLocality>
+  static constexpr auto tile = &tile_fp8<Level, Halves, Sums<kRows>, kLocality>;
+};
+
 /// The functions for 1 .. kMaxRows rows.
 template <class Level, class Halves, template <int> class Sums, int kMaxRows>
-struct Fp8Tiles {
-  static void run(const kernel::Tile& t) {
-    using enum kernel::Locality;
-    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
-  }
-
- private:
-  template <kernel::Locality kLocality>
-  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
-    return &tile_fp8<Level, Halves, Sums<kRows>, kLocality>;
-  });
-};
+using Fp8Tiles = kernel::TilesByRows<Fp8Tile<Level, Halves, Sums>, kMaxRows>;
 
 }  // namespace megamoe::isa_avx2

@@ -7,8 +7,8 @@
 //   end_codes()                  what the accumulators need before they are stored
 #pragma once
 
-#include "kernel/by_rows.h"
 #include "kernel/k_loop.h"
+#include "kernel/tiles_by_rows.h"
 
 namespace megamoe::isa_avx2 {
 
@@ -38,19 +38,14 @@ void tile_int4(const kernel::Tile& t) {
   }
 }
 
+template <class Level, template <int> class Sums>
+struct Int4Tile {
+  template <int kRows, kernel::Locality kLocality>
+  static constexpr auto tile = &tile_int4<Level, Sums<kRows>, kLocality>;
+};
+
 /// The functions for 1 .. kMaxRows rows.
 template <class Level, template <int> class Sums, int kMaxRows>
-struct Int4Tiles {
-  static void run(const kernel::Tile& t) {
-    using enum kernel::Locality;
-    (t.read_once ? kByRows<kOnce> : kByRows<kCaches>)[static_cast<size_t>(t.rows - 1)](t);
-  }
-
- private:
-  template <kernel::Locality kLocality>
-  static constexpr auto kByRows = kernel::functions_by_rows<kMaxRows>([]<int kRows>() {
-    return &tile_int4<Level, Sums<kRows>, kLocality>;
-  });
-};
+using Int4Tiles = kernel::TilesByRows<Int4Tile<Level, Sums>, kMaxRows>;
 
 }  // namespace megamoe::isa_avx2
