@@ -12,12 +12,8 @@ namespace megamoe::isa_avx2 {
 // Not constexpr: g++ would make them in registers that it does not have.
 alignas(32) inline constinit const uint32_t kLowNibbles[8] = {0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f,
                                                               0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f, 0x0f0f0f0f};
-alignas(32) inline constinit const uint32_t kLeastScale[8] = {1 << 22, 1 << 22, 1 << 22, 1 << 22,
-                                                              1 << 22, 1 << 22, 1 << 22, 1 << 22};
 alignas(32) inline constinit const
     float kMinusZero[8] = {-0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f, -0.0f};
-alignas(32) inline constinit const uint32_t kInfinity[8] = {0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000,
-                                                            0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000};
 struct E2M1Lanes {
   using Vector = __m256i;
   using Floats = __m256;
@@ -52,16 +48,9 @@ struct E2M1Lanes {
     return a;
   }
   [[gnu::always_inline]] static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-  /// 2^(byte - 127) of 8 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
   template <bool kAny>
   [[gnu::always_inline]] static Floats scale(const uint8_t* bytes) {
-    __m256i bits =
-        _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))), 23);
-    if constexpr (!kAny) return _mm256_castsi256_ps(bits);
-    asm("vpmaxsd %1, %0, %0" : "+x"(bits) : "m"(kLeastScale));
-    __m256i nan;
-    asm("vpcmpeqd %2, %1, %0" : "=x"(nan) : "x"(bits), "m"(kInfinity));
-    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, nan));
+    return scales_of_bytes<kAny>(bytes);
   }
   [[gnu::always_inline]] static Floats load(const float* p) { return _mm256_load_ps(p); }
   [[gnu::always_inline]] static void store(float* p, Floats x) { _mm256_store_ps(p, x); }

@@ -50,15 +50,12 @@ struct Fp8Scale {
   __m256 scale;
 
   [[gnu::always_inline]] void load(const uint8_t* bytes) {
-    const __m256i byte = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
-    __m256i bits = _mm256_slli_epi32(byte, 23);
-    if constexpr (kAny) {
-      bits = _mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22));                        // 2^-127
-      bits = _mm256_sub_epi32(bits, _mm256_cmpeq_epi32(byte, _mm256_set1_epi32(255)));  // NaN
-    } else {
+    scale = scales_of_bytes<kAny>(bytes);
+    if constexpr (!kAny) {
+      __m256i bits = _mm256_castps_si256(scale);
       Halves::raise(bits);
+      scale = _mm256_castsi256_ps(bits);
     }
-    scale = _mm256_castsi256_ps(bits);
   }
   [[gnu::always_inline]] __m256 value(__m128i halves) const {
     const __m256 value = _mm256_cvtph_ps(halves);

@@ -33,4 +33,22 @@ template <int kFirst, int kLast>
   return _mm256_testz_si256(outside, outside) != 0;
 }
 
+// Not constexpr either.
+alignas(32) inline constinit const uint32_t kLeastScale[8] = {1 << 22, 1 << 22, 1 << 22, 1 << 22,
+                                                              1 << 22, 1 << 22, 1 << 22, 1 << 22};
+alignas(32) inline constinit const uint32_t kInfinity[8] = {0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000,
+                                                            0x7f800000, 0x7f800000, 0x7f800000, 0x7f800000};
+
+/// 2^(byte - 127) of 8 columns. With kAny byte 0 is a subnormal number, byte 255 NaN.
+template <bool kAny>
+[[gnu::always_inline]] inline __m256 scales_of_bytes(const uint8_t* bytes) {
+  __m256i bits =
+      _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))), 23);
+  if constexpr (!kAny) return _mm256_castsi256_ps(bits);
+  asm("vpmaxsd %1, %0, %0" : "+x"(bits) : "m"(kLeastScale));
+  __m256i nan;
+  asm("vpcmpeqd %2, %1, %0" : "=x"(nan) : "x"(bits), "m"(kInfinity));
+  return _mm256_castsi256_ps(_mm256_sub_epi32(bits, nan));
+}
+
 }  // namespace megamoe::isa_avx2
