@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "pack/weight_matrix.h"
+
 namespace megamoe::cli {
 
 BufferConfig shape_config(const Shape& shape, const std::string& profile, int64_t tokens) {
@@ -53,10 +55,8 @@ Status check_layers(const LayerJob& job, int64_t tokens, const std::vector<const
   if (job.weight1.weight[0].dtype != DType::kBFloat16) return Status::ok();
   BufferConfig config = job.config;
   config.num_max_tokens_per_rank = std::max<int64_t>(1, most_tokens_per_rank(tokens, common.ranks));
-  const std::vector<TensorView>& shared = job.shared_weight1.weight;
-  const bool stacked = shared.size() == 1 && shared[0].dims == 3;
-  const int64_t count = stacked ? shared[0].shape[0] : static_cast<int64_t>(shared.size());
-  return check_layers(config, scenarios, common, {job.activation, count, coded_tokens});
+  const int64_t shared = pack::experts_of(job.shared_weight1.weight);
+  return check_layers(config, scenarios, common, {job.activation, shared, coded_tokens});
 }
 
 }  // namespace megamoe::cli

@@ -85,8 +85,8 @@ class FormCopy {
   FormCopy(const LinearWeights& given, bool gated, FormMemory& memory)
       : from_(pack::with_nibbles(given)), memory_(memory) {
     const TensorView& first = from_.weight[0];
-    stacked_ = from_.weight.size() == 1 && first.dims == 3;
-    experts_ = stacked_ ? first.shape[0] : static_cast<int64_t>(from_.weight.size());
+    stacked_ = pack::is_stacked(from_.weight);
+    experts_ = pack::experts_of(from_.weight);
     k_ = first.shape[first.dims - (from_.k_last ? 1 : 2)];
     part_ = first.shape[first.dims - (from_.k_last ? 2 : 1)];
     n_ = from_.up.empty() ? part_ : 2 * part_;

@@ -47,7 +47,7 @@ Result<Sizes> check_tensors(const std::vector<TensorView>& tensors, bool k_last,
     return invalid(name + " has no tensors: expected one stacked tensor or one per local expert");
   }
   const TensorView& first = tensors[0];
-  const bool stacked = tensors.size() == 1 && first.dims == 3;
+  const bool stacked = is_stacked(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorView& t = tensors[i];
     const std::string who = indexed(name, i, tensors.size());

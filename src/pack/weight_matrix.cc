@@ -8,7 +8,7 @@
 namespace megamoe::pack {
 
 WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert) {
-  const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
+  const bool stacked = is_stacked(tensors);
   const TensorView& t = stacked ? tensors[0] : tensors[static_cast<size_t>(expert)];
   const int row_dim = t.dims - 2, column_dim = t.dims - 1;
   const int64_t rows = t.shape[row_dim], columns = t.shape[column_dim];
@@ -59,7 +59,7 @@ uint8_t mx_scale(const std::vector<TensorView>& scales, int64_t expert, int64_t 
 
 const std::byte* group_element(const std::vector<TensorView>& tensors, int64_t expert, int64_t row,
                                int64_t column) {
-  const bool stacked = tensors.size() == 1 && tensors[0].dims == 3;
+  const bool stacked = is_stacked(tensors);
   const TensorView& t = tensors[stacked ? 0 : static_cast<size_t>(expert)];
   const int64_t* strides = t.strides + (stacked ? 1 : 0);
   const int64_t at = (stacked ? expert * t.strides[0] : 0) + row * strides[0] + column * strides[1];

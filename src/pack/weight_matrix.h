@@ -25,6 +25,14 @@ struct WeightMatrix {
   }
 };
 
+/// Whether a list holds one stacked tensor and not one tensor per expert.
+inline bool is_stacked(const std::vector<TensorView>& tensors) {
+  return tensors.size() == 1 && tensors[0].dims == 3;
+}
+inline int64_t experts_of(const std::vector<TensorView>& tensors) {
+  return is_stacked(tensors) ? tensors[0].shape[0] : static_cast<int64_t>(tensors.size());
+}
+
 /// Matrix of one expert in a list that holds one stacked tensor or one tensor per expert.
 WeightMatrix weight_matrix(const std::vector<TensorView>& tensors, bool k_last, int64_t expert);
 
